@@ -1,0 +1,42 @@
+# Every target sets up what it needs in .venv first. `make` alone prints the targets.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PY := .venv/bin/python
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart smollm2 test test-slow lint wheel clean
+
+help:  ## print this
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+quickstart: $(READY)  ## four offload systems on a small model, to the first figure (about 2 minutes on 2 cores)
+	$(PY) -m harness experiment=quickstart
+
+smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the same text
+	$(PY) -m harness experiment=smollm2_quest
+
+test: $(READY)  ## the fast tests
+	$(PY) -m pytest
+
+test-slow: $(READY)  ## whole sweeps, Ctrl-C, the wheel, the report in a browser
+	$(PY) -m pytest -m slow
+
+lint: $(READY)  ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+wheel: $(READY)  ## build dist/*.whl
+	$(PY) -m hatchling build -t wheel
+
+clean:  ## remove .venv, caches and built files, not results
+	rm -rf .venv dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+
+$(READY): requirements.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "python3.11 is not installed: install it, or run make PYTHON=/path/to/python3"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: run make PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "setting up .venv (about 3 minutes the first time)"
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)

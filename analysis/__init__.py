@@ -1,0 +1,1 @@
+"""Results to figures, tables and a report: `python -m analysis results/NAME`."""

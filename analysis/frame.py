@@ -1,0 +1,205 @@
+"""Rows on disk -> groups that may be compared -> one aggregated line per offload system.
+
+A group holds everything of one (engine, model, selector, platform, workload, lengths, k): its systems
+answer the same question. A series is one line of a group: a system, its B and, where one experiment ran
+the same system and B with several configs, what differs between them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import labels
+from harness import store
+from harness.records import MEASURES, Status
+
+GROUP_KEYS = ("engine", "model", "selector", "platform", "workload", "input_len", "output_len", "top_k")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line: an offload system at one B and variant, which is one cell."""
+
+    system: str
+    cache_slots: int | None
+    variant: str
+    outputs_valid: bool
+    cell_id: str
+    words: str  # in legends
+    short: str  # in tables
+    colour: str
+
+    @property
+    def style(self) -> labels.SystemStyle:
+        return labels.style_of(self.system)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that may be compared. `rows` has every point with a `series` column (index into `series`).
+
+    `points` has one line per (series, concurrency) with ok rows: for each measure m its mean over the
+    repeats as `m`, its extremes as `m_min` and `m_max`, and `repeats`.
+    """
+
+    key: dict[str, Any]
+    slug: str  # for file names; empty when the experiment has one group
+    rows: pd.DataFrame
+    series: list[Series]
+    points: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        k = self.key
+        top_k = "dense" if k["top_k"] is None else f"k={k['top_k']}"
+        lengths = f"{k['input_len']:,} tokens in, {k['output_len']:,} out"
+        return f"{k['model']}, {k['selector']} ({top_k}), {k['workload']}: {lengths}; {k['engine']} on {k['platform']}"
+
+    @property
+    def concurrencies(self) -> list[int]:
+        return sorted({int(c) for c in self.rows["concurrency"]})
+
+    @property
+    def not_ok(self) -> pd.DataFrame:
+        return self.rows[self.rows["status"] != Status.OK.value]
+
+    def line(self, index: int, *measures: str) -> pd.DataFrame:
+        """The points of one series at which all `measures` were taken, by rising concurrency."""
+        mine = self.points[self.points["series"] == index]
+        return mine.dropna(subset=list(measures)).sort_values("concurrency", ignore_index=True)
+
+    def baseline_of(self, index: int) -> int | None:
+        """The full-KV series to compare a series with: that of its variant, else the only one."""
+        found = [i for i, s in enumerate(self.series) if s.system == labels.BASELINE]
+        same = [i for i in found if self.series[i].variant == self.series[index].variant]
+        return next(iter(same if same else found if len(found) == 1 else []), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """One results folder, read. `configs` has one resolved config per cell."""
+
+    name: str
+    description: str
+    groups: list[Group]
+    configs: dict[str, dict[str, Any]]
+    rows: pd.DataFrame
+
+
+def load(experiment_dir: Path) -> Experiment:
+    """Read one experiment. Raises ValueError for a folder that is missing, corrupt or without points."""
+    rows = store.read_rows(experiment_dir)
+    if rows.empty:
+        raise ValueError(
+            f"{experiment_dir}: holds no points; name the folder of one experiment, such as results/quickstart"
+        )
+    first = rows.drop_duplicates("cell_id")
+    paths = zip(first["cell_id"], first["point_path"], strict=True)
+    configs = {cell: store.read_config(Path(path)) for cell, path in paths}
+    return Experiment(
+        name=str(rows["experiment"].iloc[0]),
+        description=str(configs[rows["cell_id"].iloc[0]].get("description") or ""),
+        groups=_groups(rows, configs),
+        configs=configs,
+        rows=rows,
+    )
+
+
+def _groups(rows: pd.DataFrame, configs: dict[str, dict[str, Any]]) -> list[Group]:
+    records = [tuple(map(_plain, values)) for values in rows[list(GROUP_KEYS)].itertuples(index=False)]
+    keys = sorted(set(records), key=lambda key: tuple((v is None, v) for v in key))
+    varying = [i for i in range(len(GROUP_KEYS)) if len({key[i] for key in keys}) > 1]
+    groups = []
+    for key in keys:
+        slug = "_".join(f"{GROUP_KEYS[i]}-{key[i]}" for i in varying)
+        mine = rows[[record == key for record in records]].reset_index(drop=True)
+        groups.append(_group(dict(zip(GROUP_KEYS, key, strict=True)), slug, mine, configs))
+    return groups
+
+
+def _group(key: dict[str, Any], slug: str, rows: pd.DataFrame, configs: dict[str, dict[str, Any]]) -> Group:
+    cells = rows.drop_duplicates("cell_id")
+    slots = [_plain(b) for b in cells["cache_slots"]]
+    lines: dict[tuple[str, int | None], list[str]] = {}
+    for cell, system, b in zip(cells["cell_id"], cells["offload"], slots, strict=True):
+        lines.setdefault((system, b), []).append(cell)
+    valid = dict(zip(cells["cell_id"], cells["outputs_valid"], strict=True))
+    series = []
+    for system, b in sorted(lines, key=lambda line: (labels.system_order(line[0]), line[1] or 0)):
+        several_b = sum(other == system for other, _ in lines) > 1
+        for variant, cell in _variants({c: configs[c] for c in lines[system, b]}):
+            rank = sum(s.system == system for s in series)
+            series.append(_series(system, b, variant, bool(valid[cell]), cell, several_b, rank))
+    owner = {s.cell_id: i for i, s in enumerate(series)}
+    rows = rows.assign(series=[owner[cell] for cell in rows["cell_id"]])
+    return Group(key=key, slug=re.sub(r"[^\w.-]+", "-", slug), rows=rows, series=series, points=aggregate(rows))
+
+
+def _series(system: str, b: int | None, variant: str, valid: bool, cell: str, several_b: bool, rank: int) -> Series:
+    style = labels.style_of(system)
+    b_shown = b is not None and (style.shows_slots or several_b)
+    extra = ", ".join(filter(None, [f"B={b:,}" if b_shown else "", variant]))
+    return Series(
+        system=system,
+        cache_slots=b,
+        variant=variant,
+        outputs_valid=valid,
+        cell_id=cell,
+        words=_with_extra(style.words, extra),
+        short=_with_extra(style.short, extra),
+        colour=labels.lighten(style.colour, min(0.7, 0.4 * rank)),
+    )
+
+
+def _with_extra(words: str, extra: str) -> str:
+    """`Fetch all` -> `Fetch all (B=64)`; `Full KV (baseline)` -> `Full KV (baseline, ...)`."""
+    if not extra:
+        return words
+    return f"{words[:-1]}, {extra})" if words.endswith(")") else f"{words} ({extra})"
+
+
+def _variants(configs: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
+    """(what sets it apart, cell id) for cells of one system and B; one cell needs no words."""
+    if len(configs) == 1:
+        return [("", cell) for cell in configs]
+    flat = {cell: dict(flatten(config)) for cell, config in configs.items()}
+    keys = sorted({key for one in flat.values() for key in one})
+    differing = [key for key in keys if len({repr(one.get(key)) for one in flat.values()}) > 1]
+    named = {
+        cell: ", ".join(f"{key.rpartition('.')[2]}={one.get(key)}" for key in differing) for cell, one in flat.items()
+    }
+    return sorted((words or f"cell {cell[:8]}", cell) for cell, words in named.items())
+
+
+def aggregate(rows: pd.DataFrame) -> pd.DataFrame:
+    """Ok rows only, one line per (series, concurrency): see Group.points."""
+    ok = rows[rows["status"] == Status.OK.value]
+    values = ok[["series", "concurrency", *MEASURES]].astype("float64")
+    grouped = values.groupby(["series", "concurrency"])
+    parts = [
+        grouped.mean(),
+        grouped.min().add_suffix("_min"),
+        grouped.max().add_suffix("_max"),
+        grouped.size().rename("repeats"),
+    ]
+    return pd.concat(parts, axis=1).reset_index().astype({"series": "int64", "concurrency": "int64"})
+
+
+def flatten(mapping: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """(dotted key, leaf) pairs of a nested mapping."""
+    for key, value in mapping.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _plain(value: Any) -> Any:
+    """A table cell as a Python value: NA as None, numpy integers as int."""
+    return None if pd.isna(value) else int(value) if not isinstance(value, str) else value

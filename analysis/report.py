@@ -1,0 +1,112 @@
+"""`report.html`: the experiment on one page that needs no network, no script and no other file."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from matplotlib.figure import Figure
+
+from analysis import figures, tables
+from analysis.frame import Experiment, Group, flatten
+from harness import store
+from harness.records import Status
+
+_SHOWN_VALUES = 3  # of an environment key that differs between points
+_CAPTIONS = {
+    "throughput": "Generated tokens per second against the number of requests the client keeps in flight.",
+    "ttft": "Mean time to first token against output throughput; point labels give the concurrency.",
+    "tpot": "Mean time per output token against output throughput; point labels give the concurrency.",
+    "running": "The most requests the server ran at once: where a line is flat, more did not fit.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One figure of the report: an SVG as a data URI, its caption and its words for a screen reader."""
+
+    uri: str
+    caption: str
+    alt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One group of the report."""
+
+    title: str
+    pictures: list[Picture]
+    summary: tables.Table
+    peaks: tables.Table | None
+    comparisons: list[str]
+    agreement: list[str]
+    not_ok: list[str]
+    notes: list[str]
+
+
+def picture(group: Group, panel: figures.Panel, figure: Figure) -> Picture:
+    """A drawn panel as a picture of the report."""
+    uri = "data:image/svg+xml;base64," + base64.b64encode(figures.svg(figure)).decode()
+    lines = [series.words for i, series in enumerate(group.series) if len(group.line(i, *panel.needs))]
+    bars = " Bars: lowest and highest repeat." if (group.points["repeats"] > 1).any() else ""
+    return Picture(uri, _CAPTIONS[panel.name] + bars, f"{panel.title}: {'; '.join(lines)}")
+
+
+def section(group: Group, agreement: list[str], pictures: list[Picture]) -> Section:
+    """The report's view of a group."""
+    return Section(
+        title=group.title,
+        pictures=pictures,
+        summary=tables.summary(group),
+        peaks=tables.peaks(group) if len(group.points) else None,
+        comparisons=tables.comparisons(group),
+        agreement=agreement,
+        not_ok=tables.not_ok(group),
+        notes=tables.notes(group),
+    )
+
+
+def render(experiment: Experiment, sections: Sequence[Section]) -> str:
+    """The whole page as one string of HTML."""
+    template = resources.files("analysis").joinpath("report.html.j2").read_text(encoding="utf-8")
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    rows = experiment.rows
+    return environment.from_string(template).render(
+        name=experiment.name,
+        description=experiment.description,
+        sections=sections,
+        points=len(rows),
+        ok=int((rows["status"] == Status.OK.value).sum()),
+        environment=environment_table([Path(path) for path in rows["point_path"]]),
+        count_sources=sorted(set(rows["count_source"].dropna())),
+        repeats=int(rows["repeat"].nunique()),
+        requests=sorted({int(n) for n in rows["num_requests"]}),
+        oracle=bool((~rows["outputs_valid"]).any()),
+    )
+
+
+def environment_table(points: Sequence[Path]) -> list[tuple[str, str]]:
+    """(dotted key, value) of the points' env.json; a key that differs shows its first few values."""
+    seen: dict[str, dict[str, None]] = {}
+    for point in points:
+        for key, value in flatten(store.read_env(point)):
+            seen.setdefault(key, {})[_words(value)] = None
+    table = []
+    for key, values in seen.items():
+        shown = list(values)[:_SHOWN_VALUES]
+        more = f" and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
+        table.append((key, " | ".join(shown) + more))
+    return table
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == "" else str(value)

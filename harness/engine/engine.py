@@ -1,0 +1,260 @@
+"""The engine loop: one thread that plans, runs and delivers, fed by any number of others.
+
+Callers submit a `Submission`; its `deliver` is called from the engine's thread with every token and with the
+end. Nothing of torch is touched outside that thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.engine.admission import FullOutput
+from harness.engine.executor import Executor, Generation, StepResult
+from harness.engine.scheduler import Job, Plan, Scheduler
+from harness.records import ServerStats
+from harness.schema import Config
+
+
+class CannotServe(ValueError):
+    """A request that could never run here; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A new token of a request, the reason it ended, or both."""
+
+    request_id: int
+    token: int | None
+    finish_reason: str | None  # "stop" (EOS), "length", "error", or None while it goes on
+
+
+@dataclass(kw_only=True, slots=True)
+class Submission:
+    prompt: list[int]
+    max_new_tokens: int
+    deliver: Callable[[list[Event]], None]
+    """Called in the engine's thread once a step with all of this step's events of all submissions that share
+    the same callable."""
+    temperature: float = 0.0
+    seed: int | None = None
+    ignore_eos: bool = False
+
+
+class Engine:
+    """Continuous batching over one executor. Thread-safe: `submit`, `cancel`, `stats`, `flush`, `stop`."""
+
+    def __init__(self, config: Config, folder: Path | None, eos_ids: frozenset[int] = frozenset()):
+        self._config = config
+        self._eos_ids = eos_ids
+        self._admission = FullOutput(config)
+        self._executor = Executor(config, folder)
+        self._scheduler = Scheduler(
+            self._admission,
+            min(config.engine.max_running_requests, self._executor.kv.num_rows),
+            config.engine.prefill_chunk_tokens,
+        )
+        self._live: dict[int, Submission] = {}
+        self._inbox: list[Callable[[], None]] = []
+        self._wake = threading.Condition()
+        self._stopping = False
+        self._ids = itertools.count()
+        self._totals = ServerStats(
+            prefill_tokens=0, decode_tokens=0, prefill_seconds=0.0, decode_seconds=0.0, decode_steps=0
+        )
+        self._peaks = ServerStats(peak_running=0, device_kv_bytes=0, host_kv_bytes=0)
+        self.failure: str | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the loop after the step it is in; live requests get no further events."""
+        with self._wake:
+            self._stopping = True
+            self._wake.notify()
+        self._thread.join()
+
+    def submit(self, submission: Submission) -> int:
+        """Queue a request and return its id. Raises CannotServe for one that could never run."""
+        total = len(submission.prompt) + submission.max_new_tokens
+        if not submission.prompt or submission.max_new_tokens < 1:
+            raise CannotServe("a request needs at least one prompt token and one token to generate")
+        if total > self._config.context_len:
+            raise CannotServe(
+                f"prompt of {len(submission.prompt)} tokens + {submission.max_new_tokens} to generate is longer "
+                f"than the context of {self._config.context_len}"
+            )
+        refusal = self._admission.refusal(len(submission.prompt), submission.max_new_tokens)
+        if refusal:
+            raise CannotServe(refusal)
+        request_id = next(self._ids)
+        self._post(lambda: self._accept(request_id, submission))
+        return request_id
+
+    def cancel(self, request_id: int) -> None:
+        """Drop a request at any stage and release its KV; unknown and ended ones are ignored."""
+        self._post(lambda: self._drop(request_id))
+
+    def stats(self) -> ServerStats:
+        """Counters now; safe to call at any time."""
+        kv, full = self._executor.kv.counters, self._config.offload.system.offloads
+        totals, peaks = self._totals, self._peaks
+        return ServerStats(
+            prefill_tokens=totals.prefill_tokens,
+            decode_tokens=totals.decode_tokens,
+            prefill_seconds=totals.prefill_seconds,
+            decode_seconds=totals.decode_seconds,
+            decode_steps=totals.decode_steps,
+            lookups=kv.lookups if full else None,
+            misses=kv.misses if full else None,
+            h2d_bytes=kv.h2d_bytes,
+            exposed_io_seconds=kv.exposed_io_seconds,
+            peak_running=peaks.peak_running,
+            device_kv_bytes=peaks.device_kv_bytes,
+            host_kv_bytes=peaks.host_kv_bytes,
+        )
+
+    @property
+    def num_running(self) -> int:
+        return self._scheduler.num_running
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._live) - self._scheduler.num_running
+
+    def flush(self, timeout_s: float = 10.0) -> str | None:
+        """Check that an idle engine holds nothing and reset the peaks; None, or why it could not."""
+        answer: list[str | None] = []
+        done = threading.Event()
+
+        def work() -> None:
+            answer.append(self._flush_now())
+            done.set()
+
+        self._post(work)
+        if not done.wait(timeout_s):
+            return "the engine did not answer in time"
+        return answer[0]
+
+    def _flush_now(self) -> str | None:
+        if self._live:
+            return f"{len(self._live)} requests are in flight"
+        self._executor.kv.check_idle()
+        assert self._admission.device_bytes == 0 and self._admission.host_bytes == 0, "reservations leaked"
+        self._peaks = ServerStats(peak_running=0, device_kv_bytes=0, host_kv_bytes=0)
+        return None
+
+    def _post(self, work: Callable[[], None]) -> None:
+        with self._wake:
+            self._inbox.append(work)
+            self._wake.notify()
+
+    def _run(self) -> None:
+        try:
+            while self._take_inbox():
+                plan = self._scheduler.plan()
+                if plan:
+                    self._step(plan)
+                else:
+                    with self._wake:
+                        while not self._inbox and not self._stopping:
+                            self._wake.wait()
+        except Exception:  # the loop cannot go on: say so to every caller and to /health
+            self.failure = traceback.format_exc()
+            print(self.failure, flush=True)
+            self._deliver([Event(i, None, "error") for i in self._live])
+
+    def _take_inbox(self) -> bool:
+        with self._wake:
+            work, self._inbox = self._inbox, []
+            stopping = self._stopping
+        for item in work:
+            item()
+        return not stopping
+
+    def _accept(self, request_id: int, submission: Submission) -> None:
+        self._live[request_id] = submission
+        self._executor.add(
+            request_id,
+            Generation(
+                tokens=list(submission.prompt),
+                prompt_len=len(submission.prompt),
+                max_new_tokens=submission.max_new_tokens,
+                temperature=submission.temperature,
+                seed=submission.seed,
+            ),
+        )
+        self._scheduler.add(
+            Job(
+                request_id=request_id,
+                prompt_len=len(submission.prompt),
+                max_new_tokens=submission.max_new_tokens,
+                may_stop_early=not submission.ignore_eos and bool(self._eos_ids),
+            )
+        )
+
+    def _drop(self, request_id: int) -> None:
+        if request_id in self._live:
+            self._scheduler.cancel(request_id)
+            self._executor.remove(request_id)
+            del self._live[request_id]
+
+    def _step(self, plan: Plan) -> None:
+        self._note_peaks()
+        result = self._executor.run(plan)
+        self._count(plan, result)
+        stopped = {i for i, token in result.tokens.items() if token in self._eos_ids and not self._live[i].ignore_eos}
+        ended = set(self._scheduler.advance(plan, finished=stopped))
+        events = []
+        for request_id, token in result.tokens.items():
+            reason = "stop" if request_id in stopped else "length" if request_id in ended else None
+            events.append(Event(request_id, token, reason))
+        self._deliver(events)
+        for request_id in ended:
+            self._executor.remove(request_id)
+            del self._live[request_id]
+
+    def _deliver(self, events: list[Event]) -> None:
+        by_receiver: dict[Callable[[list[Event]], None], list[Event]] = {}
+        for event in events:
+            by_receiver.setdefault(self._live[event.request_id].deliver, []).append(event)
+        for deliver, batch in by_receiver.items():
+            deliver(batch)
+
+    def _note_peaks(self) -> None:
+        now = (self._scheduler.num_running, self._admission.device_bytes, self._admission.host_bytes)
+        peaks = self._peaks
+        before = (peaks.peak_running or 0, peaks.device_kv_bytes or 0, peaks.host_kv_bytes or 0)
+        peaks.peak_running, peaks.device_kv_bytes, peaks.host_kv_bytes = map(max, now, before)
+
+    def _count(self, plan: Plan, result: StepResult) -> None:
+        totals: Any = self._totals
+        totals.prefill_tokens += result.prefill_tokens
+        totals.prefill_seconds += result.prefill_seconds
+        if plan.decode:
+            totals.decode_steps += 1
+            totals.decode_tokens += len(plan.decode)
+            totals.decode_seconds += result.decode_seconds
+
+
+def wait_until_ready(engine: Engine) -> float:
+    """Generate two tokens, so that the first request pays for no lazy start; returns the seconds it took."""
+    begin, done = time.perf_counter(), threading.Event()
+
+    def deliver(events: list[Event]) -> None:
+        if events[-1].finish_reason:
+            done.set()
+
+    engine.submit(Submission(prompt=[0, 1, 2, 3], max_new_tokens=2, deliver=deliver, ignore_eos=True))
+    done.wait()
+    if engine.failure:
+        raise RuntimeError(engine.failure)
+    return time.perf_counter() - begin

@@ -1,0 +1,116 @@
+"""The torch executor: runs a scheduler's plan on the model and reports tokens and seconds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.kv import make_kv
+from harness.engine.models.loader import load_model
+from harness.engine.scheduler import Chunk, Plan
+from harness.engine.selectors import make_selector
+from harness.schema import Config
+
+
+@dataclass(kw_only=True, slots=True)
+class Generation:
+    """A request's tokens and how to choose the next."""
+
+    tokens: list[int]  # prompt, then what was generated
+    prompt_len: int
+    max_new_tokens: int
+    temperature: float = 0.0
+    seed: int | None = None
+    row: int | None = None
+    generator: torch.Generator | None = None
+
+
+@dataclass(slots=True)
+class StepResult:
+    """New token of every request that got one, and where the time went."""
+
+    tokens: dict[int, int] = field(default_factory=dict)
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    prefill_tokens: int = 0
+
+
+class Executor:
+    """Owns model, selector state and KV; knows requests by id from `add` to `remove`."""
+
+    def __init__(self, config: Config, folder: Path | None):
+        self.kv = make_kv(config)
+        self.selector = make_selector(config, self.kv.num_rows)
+        self.model = load_model(config, folder)
+        self._requests: dict[int, Generation] = {}
+        self.last_logits: Tensor | None = None  # of the last decode step, [n, vocab]: exactness tests read it
+
+    def add(self, request_id: int, request: Generation) -> None:
+        if request.temperature > 0:
+            request.generator = torch.Generator()
+            request.generator.manual_seed(request_id if request.seed is None else request.seed)
+        self._requests[request_id] = request
+
+    def remove(self, request_id: int) -> None:
+        """Forget a request at any stage and free its KV."""
+        request = self._requests.pop(request_id)
+        if request.row is not None:
+            self.kv.release(request.row)
+
+    @torch.inference_mode()
+    def run(self, plan: Plan) -> StepResult:
+        """Admit, prefill, then decode, as planned."""
+        result = StepResult()
+        for request_id in plan.admitted:
+            request = self._requests[request_id]
+            request.row = self.kv.admit(request.prompt_len + request.max_new_tokens)
+        begin = time.perf_counter()
+        for chunk in plan.prefill:
+            self._prefill(chunk, result)
+        middle = time.perf_counter()
+        if plan.decode:
+            self._decode(plan.decode, result)
+        result.prefill_seconds = middle - begin
+        result.decode_seconds = time.perf_counter() - middle
+        return result
+
+    def _prefill(self, chunk: Chunk, result: StepResult) -> None:
+        request = self._requests[chunk.request_id]
+        assert request.row is not None
+        batch = ChunkBatch.of(request.row, chunk.start, chunk.length)
+        self.kv.begin_chunk(batch)
+        tokens = torch.tensor(request.tokens[batch.start : batch.end])
+        logits = self.model.prefill(tokens, batch, self.kv, self.selector)
+        result.prefill_tokens += chunk.length
+        if chunk.is_last:
+            self.kv.finish_prefill(request.row, request.prompt_len)
+            self._accept(chunk.request_id, self._sample(request, logits), result)
+
+    def _decode(self, ids: tuple[int, ...], result: StepResult) -> None:
+        requests = [self._requests[i] for i in ids]
+        rows = [r.row for r in requests if r.row is not None]
+        batch = DecodeBatch.of(rows, [len(r.tokens) for r in requests])
+        self.kv.begin_decode(batch)
+        tokens = torch.tensor([r.tokens[-1] for r in requests])
+        logits = self.model.decode(tokens, batch, self.kv, self.selector)
+        self.last_logits = logits
+        greedy = logits.argmax(dim=1).tolist()
+        for i, request_id in enumerate(ids):
+            request = requests[i]
+            token = greedy[i] if request.temperature == 0 else self._sample(request, logits[i])
+            self._accept(request_id, token, result)
+
+    def _sample(self, request: Generation, logits: Tensor) -> int:
+        if request.temperature == 0:
+            return int(logits.argmax())
+        probabilities = (logits.float() / request.temperature).softmax(dim=0)
+        return int(torch.multinomial(probabilities, 1, generator=request.generator))
+
+    def _accept(self, request_id: int, token: int, result: StepResult) -> None:
+        self._requests[request_id].tokens.append(token)
+        result.tokens[request_id] = token

@@ -1,0 +1,96 @@
+"""Bytes a request holds on the device and in the host pool, from the config alone.
+
+The scheduler admits by these numbers, `dry_run` prints them, the KV side is held to them by a test.
+Selection state and metadata count against the device budget as the records do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.schema import Config, Family, ModelConfig, OffloadSystem, SelectorKind
+from harness.validate import top_k
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KVBytes:
+    """What one request holds, in bytes."""
+
+    records: int  # on the device
+    selection_state: int  # on the device
+    metadata: int  # on the device: page tables, slot positions, LRU order
+    host: int  # in the host pool
+
+    @property
+    def device(self) -> int:
+        return self.records + self.selection_state + self.metadata
+
+
+def record_width(model: ModelConfig) -> int:
+    """Elements of one position's KV in one layer: latent + rope key (MLA), or keys and values (GQA)."""
+    if model.family is Family.mla:
+        assert model.kv_lora_rank is not None
+        assert model.qk_rope_head_dim is not None
+        return model.kv_lora_rank + model.qk_rope_head_dim
+    assert model.num_kv_heads is not None
+    assert model.head_dim is not None
+    return 2 * model.num_kv_heads * model.head_dim
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+class Footprint:
+    """Sizes of one cell. `request(n)` is what a request of n positions, prompt and output, reserves."""
+
+    def __init__(self, config: Config):
+        model = config.model
+        self.num_layers = model.num_layers
+        self.record_bytes = record_width(model) * model.dtype.num_bytes
+        self.page_size = config.engine.page_size
+        self.system = config.offload.system
+        self.cache_slots = config.offload.cache_slots or 0
+        self.context_len = config.context_len
+        self.top_k = top_k(config)
+        self._state_entry_bytes, self._state_entry_positions = _selection_state(config)
+
+    def request(self, positions: int) -> KVBytes:
+        pages = ceil_div(positions, self.page_size)
+        page_table = 4 * pages
+        state = self.num_layers * self._state_entry_bytes * ceil_div(positions, self._state_entry_positions)
+        token_bytes = self.num_layers * self.record_bytes
+        if self.system is OffloadSystem.full_kv:
+            return KVBytes(
+                records=pages * self.page_size * token_bytes,
+                selection_state=state,
+                metadata=page_table,
+                host=0,
+            )
+        slots = self.cache_slots + 1  # and the newest position's
+        keeps_order = self.system is not OffloadSystem.fetch_all
+        return KVBytes(
+            records=slots * token_bytes,
+            selection_state=state,
+            metadata=page_table + (8 * self.num_layers * self.cache_slots if keeps_order else 0),
+            host=pages * self.page_size * token_bytes,
+        )
+
+    @property
+    def workspace(self) -> int:
+        """Device bytes an offload system needs besides its requests: one layer's records of the request
+        in prefill, read back from the host pool for the attention of its next chunk."""
+        return self.context_len * self.record_bytes if self.system.offloads else 0
+
+
+def _selection_state(config: Config) -> tuple[int, int]:
+    """Bytes of one entry of one layer's selection state, and how many positions an entry stands for."""
+    model, width = config.model, config.model.dtype.num_bytes
+    if config.selector.kind is SelectorKind.dsa:
+        assert model.index_head_dim is not None
+        return model.index_head_dim * width, 1
+    if config.selector.kind is SelectorKind.quest:
+        assert model.num_kv_heads is not None
+        assert model.head_dim is not None
+        return 2 * model.num_kv_heads * model.head_dim * width, config.selector.page_size
+    return 0, 1

@@ -1,0 +1,98 @@
+"""The one interface between the model and where its KV lives.
+
+Systems differ only behind it: every one hands attention the same records for the same selection, so outputs
+are bit-identical and a comparison isolates placement. A request occupies a *row* from `admit` to `release`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.footprint import Footprint, ceil_div, record_width
+from harness.schema import Config
+
+
+@dataclass(slots=True)
+class KVCounters:
+    """Running totals since the server started."""
+
+    lookups: int = 0  # selected positions resolved against a device cache
+    misses: int = 0
+    h2d_bytes: int = 0
+    exposed_io_seconds: float = 0.0
+
+
+class KVSide(ABC):
+    """Places the records of all running requests.
+
+    Records are [..., W] in the model's dtype. Every method is called from the engine's one thread.
+    """
+
+    def __init__(self, config: Config):
+        self.footprint = Footprint(config)
+        self.width = record_width(config.model)
+        self.dtype = getattr(torch, config.model.dtype.value)
+        self.num_layers = config.model.num_layers
+        self.page_size = config.engine.page_size
+        self.counters = KVCounters()
+        smallest = self.footprint.request(1).device
+        budget = int(config.engine.device_kv_budget)
+        self.num_rows = max(1, min(config.engine.max_running_requests, budget // smallest))
+        self.pages_per_row = ceil_div(config.context_len, self.page_size)
+        self._free_rows = list(range(self.num_rows))[::-1]
+
+    @abstractmethod
+    def admit(self, positions: int) -> int:
+        """Reserve a row for a request of that many positions, prompt and output; returns the row.
+
+        The scheduler's ledger has made sure that it fits; running out here is a bug (AssertionError).
+        """
+
+    @abstractmethod
+    def release(self, row: int) -> None:
+        """Free a row and all it holds, at any stage of its life."""
+
+    @abstractmethod
+    def begin_chunk(self, batch: ChunkBatch) -> None:
+        """A prefill chunk starts: `stage` and `prefix` of every layer refer to it."""
+
+    @abstractmethod
+    def stage(self, layer: int, records: Tensor) -> None:
+        """Keep the chunk's records [end - start, W] of one layer."""
+
+    @abstractmethod
+    def prefix(self, layer: int) -> Tensor:
+        """Records [end, W] of all positions up to the chunk's end, for its attention."""
+
+    @abstractmethod
+    def finish_prefill(self, row: int, length: int) -> None:
+        """The prompt is complete: make the row ready to decode."""
+
+    @abstractmethod
+    def begin_decode(self, batch: DecodeBatch) -> None:
+        """A decode step starts: `append` and `resolve` of every layer refer to it."""
+
+    @abstractmethod
+    def append(self, layer: int, records: Tensor) -> None:
+        """Keep the newest records [n, W] of one layer, and write them through where there is a host pool."""
+
+    @abstractmethod
+    def resolve(self, layer: int, selection: Tensor) -> Tensor:
+        """Selected positions int32 [n, k] (-1: none) to device slots int32 [n, k], fetching what is missing."""
+
+    @abstractmethod
+    def gather(self, layer: int, slots: Tensor) -> Tensor:
+        """Records [n, k, W] at device slots; at -1 any record, which attention masks."""
+
+    def check_idle(self) -> None:
+        """Raise AssertionError unless everything was given back (called when no request is left)."""
+        assert sorted(self._free_rows) == list(range(self.num_rows)), "rows were lost"
+
+    def _take_row(self) -> int:
+        assert self._free_rows, "more requests admitted than rows"
+        return self._free_rows.pop()

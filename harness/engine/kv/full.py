@@ -1,0 +1,68 @@
+"""Baseline: every record of every running request stays on the device (`full_kv`)."""
+
+from __future__ import annotations
+
+import hisparse_kernels as kernels
+import torch
+from torch import Tensor
+
+from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.kv.base import KVSide
+from harness.engine.kv.paged import PagedPool
+from harness.schema import Config
+
+
+class FullKV(KVSide):
+    def __init__(self, config: Config):
+        super().__init__(config)
+        page_bytes = self.page_size * self.num_layers * self.footprint.record_bytes
+        num_pages = int(config.engine.device_kv_budget) // page_bytes
+        self.pool = PagedPool(
+            self.num_layers,
+            num_pages,
+            self.page_size,
+            self.width,
+            self.dtype,
+            self.num_rows,
+            self.pages_per_row,
+        )
+
+    def admit(self, positions: int) -> int:
+        row = self._take_row()
+        self.pool.allocate(row, positions)
+        return row
+
+    def release(self, row: int) -> None:
+        self.pool.free(row)
+        self._free_rows.append(row)
+
+    def begin_chunk(self, batch: ChunkBatch) -> None:
+        self._prefix = self.pool.index(torch.tensor(batch.row), torch.arange(batch.end))
+        self._own = self._prefix[batch.start :]
+
+    def stage(self, layer: int, records: Tensor) -> None:
+        kernels.stage(records, self.pool.records[layer], self._own)
+
+    def prefix(self, layer: int) -> Tensor:
+        return self.pool.records[layer].index_select(0, self._prefix)
+
+    def finish_prefill(self, row: int, length: int) -> None:
+        """Nothing to do: the records are where decode reads them."""
+
+    def begin_decode(self, batch: DecodeBatch) -> None:
+        self._rows = batch.rows.unsqueeze(1)
+        self._newest = self.pool.index(batch.rows, batch.positions)
+
+    def append(self, layer: int, records: Tensor) -> None:
+        kernels.stage(records, self.pool.records[layer], self._newest)
+
+    def resolve(self, layer: int, selection: Tensor) -> Tensor:
+        slots = self.pool.index(self._rows, selection.clamp(min=0).long())
+        return torch.where(selection >= 0, slots, -1).to(torch.int32)
+
+    def gather(self, layer: int, slots: Tensor) -> Tensor:
+        return kernels.gather(self.pool.records[layer], slots)
+
+    def check_idle(self) -> None:
+        super().check_idle()
+        self.pool.check_idle()

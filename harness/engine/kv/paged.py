@@ -1,0 +1,53 @@
+"""A pool of records cut into pages, with a page table row for each request."""
+
+from __future__ import annotations
+
+import hisparse_kernels as kernels
+import torch
+from torch import Tensor
+
+from harness.engine.footprint import ceil_div
+
+
+class PagedPool:
+    """Records [L, num_pages * page_size, W]; position p of a row is record `index(row, p)` in every layer.
+
+    Memory is committed by the operating system as pages are first written, not at construction.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        num_pages: int,
+        page_size: int,
+        width: int,
+        dtype: torch.dtype,
+        rows: int,
+        per_row: int,
+    ):
+        self.records = torch.empty(num_layers, num_pages * page_size, width, dtype=dtype)
+        self.page_size = page_size
+        self.page_table = torch.zeros(rows, per_row, dtype=torch.int32)
+        self._num_pages = num_pages
+        self._free = list(range(num_pages))[::-1]
+        self._held: dict[int, list[int]] = {}
+
+    def allocate(self, row: int, positions: int) -> None:
+        """Give a row the pages for that many positions. AssertionError when the pool has not enough."""
+        need = ceil_div(positions, self.page_size)
+        assert need <= len(self._free), f"pool of {self._num_pages} pages ran out"
+        assert row not in self._held, f"row {row} already holds pages"
+        pages = [self._free.pop() for _ in range(need)]
+        self._held[row] = pages
+        self.page_table[row, :need] = torch.tensor(pages, dtype=torch.int32)
+
+    def free(self, row: int) -> None:
+        self._free += self._held.pop(row)
+
+    def index(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """Record number (int64) of each (row, position); the two broadcast against each other."""
+        return kernels.host_records(self.page_table, rows, positions, self.page_size)
+
+    def check_idle(self) -> None:
+        assert not self._held, f"rows {sorted(self._held)} still hold pages"
+        assert sorted(self._free) == list(range(self._num_pages)), "pages were lost"

@@ -1,0 +1,99 @@
+"""Llama-shaped decoder with grouped-query attention. A record is a position's keys, then its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.kv.base import KVSide
+from harness.engine.models.base import Model
+from harness.engine.models.layers import (
+    Linear,
+    Rotary,
+    Rotation,
+    attend_chunk,
+    attend_selected,
+    chunk_mask,
+    rms_norm,
+)
+from harness.engine.selectors.base import Selector
+from harness.schema import ModelConfig
+
+
+@dataclass(slots=True)
+class GQALayer:
+    attn_norm: Tensor  # [hidden]
+    qkv: Tensor  # [(H + 2 G) d, hidden]
+    out: Tensor  # [hidden, H d]
+    mlp_norm: Tensor
+    gate_up: Tensor  # [2 ffn, hidden]
+    down: Tensor  # [hidden, ffn]
+
+
+@dataclass(slots=True)
+class GQAWeights:
+    embed: Tensor  # [vocab, hidden]
+    layers: list[GQALayer]
+    norm: Tensor
+    head: Tensor  # [vocab, hidden]
+
+
+class GQAModel(Model):
+    def __init__(self, config: ModelConfig, weights: GQAWeights, context_len: int, linear: Linear):
+        assert config.num_kv_heads is not None
+        assert config.head_dim is not None
+        self.weights = weights
+        self.linear = linear
+        self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self.eps = config.rms_norm_eps
+        self.scale = self.head_dim**-0.5
+        self.rotary = Rotary(self.head_dim, context_len, config.rope_theta, weights.embed.dtype)
+
+    def prefill(self, tokens: Tensor, batch: ChunkBatch, kv: KVSide, selector: Selector) -> Tensor:
+        causal = chunk_mask(batch.start, batch.end)
+        x, rotate = self.weights.embed[tokens], self.rotary.at(batch.positions)
+        for layer, w in enumerate(self.weights.layers):
+            q, k, v = self._project(x, w, rotate)
+            kv.stage(layer, torch.cat((k.flatten(1), v.flatten(1)), dim=1))
+            selector.extend(layer, batch, k)
+            mask = selector.prefill_mask(layer, batch, (q,))
+            records = kv.prefix(layer).view(batch.end, 2, self.kv_heads, self.head_dim)
+            attended = attend_chunk(q, records[:, 0], records[:, 1], causal if mask is None else mask, self.scale)
+            x = self._finish_layer(x, attended, w)
+        return self._logits(x[-1:])[0]
+
+    def decode(self, tokens: Tensor, batch: DecodeBatch, kv: KVSide, selector: Selector) -> Tensor:
+        x, rotate = self.weights.embed[tokens], self.rotary.at(batch.positions)
+        n = len(tokens)
+        for layer, w in enumerate(self.weights.layers):
+            q, k, v = self._project(x, w, rotate)
+            kv.append(layer, torch.cat((k.flatten(1), v.flatten(1)), dim=1))
+            selector.append(layer, batch, k)
+            selection = selector.select(layer, batch, (q,))
+            records = kv.gather(layer, kv.resolve(layer, selection))
+            records = records.view(n, -1, 2, self.kv_heads, self.head_dim).transpose(1, 3)
+            attended = attend_selected(
+                q.view(n, self.kv_heads, -1, self.head_dim),
+                records[:, :, 0],
+                records[:, :, 1],
+                selection >= 0,
+                self.scale,
+            )
+            x = self._finish_layer(x, attended.reshape(n, -1), w)
+        return self._logits(x)
+
+    def _project(self, x: Tensor, w: GQALayer, rotate: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+        normed = rms_norm(x, w.attn_norm, self.eps)
+        heads = self.linear(normed, w.qkv).view(len(x), -1, self.head_dim)
+        q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        return rotate(q), rotate(k), v
+
+    def _finish_layer(self, x: Tensor, attended: Tensor, w: GQALayer) -> Tensor:
+        x = x + self.linear(attended, w.out)
+        return x + self.linear.swiglu(rms_norm(x, w.mlp_norm, self.eps), w.gate_up, w.down)
+
+    def _logits(self, x: Tensor) -> Tensor:
+        return self.linear(rms_norm(x, self.weights.norm, self.eps), self.weights.head)

@@ -1,0 +1,86 @@
+"""Model weights from a seed or from a Hugging Face folder (config.json + model.safetensors)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.engine.models.base import Model
+from harness.engine.models.gqa import GQALayer, GQAModel, GQAWeights
+from harness.engine.models.layers import INVARIANT_ROWS, Linear
+from harness.engine.models.mla import MLAModel
+from harness.engine.models.random_weights import random_gqa, random_mla
+from harness.schema import Config, Family, ModelConfig
+
+
+def load_model(config: Config, folder: Path | None) -> Model:
+    """The cell's model; `folder` holds its weights (None: random).
+
+    Raises ValueError when the folder is incomplete or holds another model than the config describes.
+    """
+    model = config.model
+    linear = Linear(INVARIANT_ROWS if config.engine.batch_invariant else 1)
+    if model.family is Family.mla:
+        if folder is not None:
+            raise ValueError(f"model={model.name}: MLA weights load from a seed only; set model.weights=random")
+        return MLAModel(model, random_mla(model), config.context_len, linear)
+    weights = random_gqa(model) if folder is None else _llama_weights(model, folder)
+    return GQAModel(model, weights, config.context_len, linear)
+
+
+def _llama_weights(model: ModelConfig, folder: Path) -> GQAWeights:
+    from safetensors import safe_open
+
+    _check_same_model(model, _read_json(folder / "config.json"), folder)
+    dtype = getattr(torch, model.dtype.value)
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+
+        def get(name: str) -> Tensor:
+            return file.get_tensor(name).to(dtype)
+
+        def layer(i: int) -> GQALayer:
+            base = f"model.layers.{i}"
+            attention, mlp = f"{base}.self_attn", f"{base}.mlp"
+            return GQALayer(
+                attn_norm=get(f"{base}.input_layernorm.weight"),
+                qkv=torch.cat([get(f"{attention}.{x}_proj.weight") for x in "qkv"]),
+                out=get(f"{attention}.o_proj.weight"),
+                mlp_norm=get(f"{base}.post_attention_layernorm.weight"),
+                gate_up=torch.cat([get(f"{mlp}.{x}_proj.weight") for x in ("gate", "up")]),
+                down=get(f"{mlp}.down_proj.weight"),
+            )
+
+        embed = get("model.embed_tokens.weight")
+        head = embed if model.tie_embeddings else get("lm_head.weight")
+        layers = [layer(i) for i in range(model.num_layers)]
+        return GQAWeights(embed, layers, get("model.norm.weight"), head)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist: model.weights must name a Hugging Face folder")
+    return dict(json.loads(path.read_text()))
+
+
+def _check_same_model(model: ModelConfig, found: dict[str, Any], folder: Path) -> None:
+    """The planner computes with conf/model's numbers, so they must be the weights' numbers."""
+    rope = found.get("rope_parameters") or {}
+    theirs = {
+        "num_layers": found.get("num_hidden_layers"),
+        "hidden_size": found.get("hidden_size"),
+        "num_heads": found.get("num_attention_heads"),
+        "num_kv_heads": found.get("num_key_value_heads"),
+        "head_dim": found.get("head_dim") or found["hidden_size"] // found["num_attention_heads"],
+        "intermediate_size": found.get("intermediate_size"),
+        "vocab_size": found.get("vocab_size"),
+        "rope_theta": found.get("rope_theta") or rope.get("rope_theta"),
+        "rms_norm_eps": found.get("rms_norm_eps"),
+        "tie_embeddings": found.get("tie_word_embeddings", False),
+    }
+    for key, value in theirs.items():
+        if value != getattr(model, key):
+            raise ValueError(f"model.{key}={getattr(model, key)}, but {folder}/config.json says {value}")

@@ -1,0 +1,35 @@
+"""The interface of a selector: compact device-resident state in, selected positions out (section 2.1)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from harness.engine.batch import ChunkBatch, DecodeBatch
+
+
+class Selector(ABC):
+    """State lives per row and layer and is overwritten when a row is given to another request.
+
+    What `keys` and `query` are is between a selector and the model family it serves:
+    dsa: index keys [m, d] and (index queries [n, h, d], head weights [n, h]);
+    quest: attention keys [m, kv_heads, d] and queries [n, heads, d]; dense: unused.
+    """
+
+    @abstractmethod
+    def extend(self, layer: int, batch: ChunkBatch, keys: Tensor) -> None:
+        """Add a prefill chunk's keys."""
+
+    @abstractmethod
+    def append(self, layer: int, batch: DecodeBatch, keys: Tensor) -> None:
+        """Add the newest position of each row."""
+
+    @abstractmethod
+    def prefill_mask(self, layer: int, batch: ChunkBatch, query: tuple[Tensor, ...]) -> Tensor | None:
+        """Which positions each of the chunk's queries attends to, bool [end - start, end], causal included;
+        None where prefill attends to everything before it."""
+
+    @abstractmethod
+    def select(self, layer: int, batch: DecodeBatch, query: tuple[Tensor, ...]) -> Tensor:
+        """Positions int32 [n, width] for the decode step, width <= k, padded with -1."""

@@ -1,0 +1,51 @@
+"""`/metrics`: the engine's counters in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from harness.engine.engine import Engine
+
+_COUNTERS = {
+    "prefill_tokens": "Prompt tokens computed.",
+    "decode_tokens": "Tokens generated in decode steps.",
+    "prefill_seconds": "Time spent computing prompts.",
+    "decode_seconds": "Time spent in decode steps.",
+    "decode_steps": "Decode steps run.",
+    "lookups": "Selected records looked up in the device caches.",
+    "misses": "Selected records fetched from the host pool.",
+    "h2d_bytes": "Record bytes copied from the host pool to the device.",
+    "exposed_io_seconds": "Decode time spent waiting for record fetches.",
+}
+_GAUGES = {
+    "peak_running": "Most requests running at once since the last flush.",
+    "device_kv_bytes": "Most device KV bytes reserved at once since the last flush.",
+    "host_kv_bytes": "Most host pool bytes reserved at once since the last flush.",
+}
+
+
+class _EngineCollector:
+    def __init__(self, engine: Engine):
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        stats = self._engine.stats()
+        for name, text in _COUNTERS.items():
+            value = getattr(stats, name)
+            if value is not None:
+                yield CounterMetricFamily(f"hisparse:{name}", text, value=value)
+        for name, text in _GAUGES.items():
+            yield GaugeMetricFamily(f"hisparse:{name}", text, value=getattr(stats, name))
+        yield GaugeMetricFamily("hisparse:num_running", "Requests running now.", value=self._engine.num_running)
+        yield GaugeMetricFamily("hisparse:num_waiting", "Requests waiting now.", value=self._engine.num_waiting)
+
+
+def exposition(engine: Engine) -> tuple[bytes, str]:
+    """Body and content type of a scrape."""
+    registry = CollectorRegistry()
+    registry.register(_EngineCollector(engine))
+    return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,159 @@
+"""From a grid to work: cells, their points, what each needs, what is already on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.engine.admission import FullOutput
+from harness.engine.footprint import Footprint, KVBytes
+from harness.records import ResultRow, ServerStats, Status
+from harness.schema import Config, to_plain
+from harness.store import stored_status
+
+# What a cell is not: how it is reported, where it runs, how long one waits for it. Its points are told apart by
+# concurrency and repeat; everything else in the config is what was measured, and changing it is another cell.
+_NOT_IDENTITY: dict[str, tuple[str, ...]] = {
+    "": ("name", "description", "results_dir", "dry_run", "retry_failed", "grid", "cluster", "tracker"),
+    "engine": ("host", "port", "start_timeout_s"),
+    "load": (
+        "concurrencies",
+        "repeats",
+        "connect_timeout_s",
+        "first_token_timeout_s",
+        "idle_timeout_s",
+        "total_timeout_s",
+        "max_lag_p99_ms",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One result row to be: a concurrency and a repeat of a cell."""
+
+    concurrency: int
+    repeat: int
+    num_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One serving instance, the points to measure on it, and those that are on disk already."""
+
+    cell_id: str
+    config: Config
+    points: tuple[Point, ...]  # to run
+    done: tuple[Point, ...]  # on disk
+    infeasible: str | None  # why its requests can never be served; no instance is started then
+
+    @property
+    def request(self) -> KVBytes:
+        """Bytes one request of the workload holds."""
+        return Footprint(self.config).request(self.config.workload.input_len + self.config.workload.output_len)
+
+    @property
+    def capacity(self) -> int:
+        """Requests of the workload that fit at once."""
+        engine, need = self.config.engine, self.request
+        fits = (int(engine.device_kv_budget) - Footprint(self.config).workspace) // need.device
+        if need.host:
+            fits = min(fits, int(engine.host_kv_budget) // need.host)
+        return max(0, min(fits, engine.max_running_requests))
+
+    def row(self, point: Point, status: Status, reason: str | None = None, **rest: Any) -> ResultRow:
+        """The point's result row; `rest`: measures and count_source."""
+        c = self.config
+        return ResultRow(
+            experiment=c.name,
+            cell_id=self.cell_id,
+            engine=c.engine.kind.value,
+            model=c.model.name,
+            selector=c.selector.kind.value,
+            platform=c.platform.name,
+            offload=c.offload.system.value,
+            top_k=c.selector.top_k,
+            cache_slots=c.offload.cache_slots,
+            workload=c.workload.name,
+            input_len=c.workload.input_len,
+            output_len=c.workload.output_len,
+            concurrency=point.concurrency,
+            num_requests=point.num_requests,
+            repeat=point.repeat,
+            status=status,
+            reason=reason,
+            outputs_valid=c.offload.system.outputs_valid,
+            **rest,
+        )
+
+
+def cell_id(config: Config) -> str:
+    """Readable name plus a hash of everything that defines the cell (a completed config)."""
+    plain = to_plain(config)
+    for group, keys in _NOT_IDENTITY.items():
+        for key in keys:
+            del (plain[group] if group else plain)[key]
+    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
+    parts = [config.offload.system.value, config.model.name, config.selector.kind.value]
+    if config.selector.top_k is not None:
+        parts.append(f"k{config.selector.top_k}")
+    if config.offload.system.offloads:
+        parts.append(f"B{config.offload.cache_slots}")
+    return "-".join([*parts, digest])
+
+
+def experiment_dir(config: Config) -> Path:
+    return Path(config.results_dir) / config.name
+
+
+def plan(configs: Sequence[Config]) -> list[Cell]:
+    """The cells of an experiment; points whose row is on disk are not run again.
+
+    Rows of status `failed` count as done too, unless `retry_failed`.
+    """
+    stored = stored_status(experiment_dir(configs[0]))
+    cells = []
+    for config in configs:
+        identity = cell_id(config)
+        todo: list[Point] = []
+        done: list[Point] = []
+        for point in _points(config):
+            status = stored.get((identity, point.concurrency, point.repeat))
+            again = status is Status.FAILED and config.retry_failed
+            (todo if status is None or again else done).append(point)
+        refusal = FullOutput(config).refusal(config.workload.input_len, config.workload.output_len)
+        cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))
+    return cells
+
+
+def _points(config: Config) -> list[Point]:
+    load = config.load
+    return [
+        Point(c, repeat, load.num_requests or c * (load.requests_per_worker or 0))
+        for repeat in range(load.repeats)
+        for c in load.concurrencies
+    ]
+
+
+def server_measures(share: ServerStats) -> dict[str, float | int | None]:
+    """What a point's share of the server's counters says (records.SERVER_MEASURES)."""
+
+    def ratio(a: float | None, b: float | None) -> float | None:
+        return None if a is None or not b else a / b
+
+    exposed = ratio(share.exposed_io_seconds, share.decode_steps)
+    misses = ratio(share.misses, share.lookups)
+    return {
+        "decode_only_throughput": ratio(share.decode_tokens, share.decode_seconds),
+        "hit_rate": None if misses is None else 1 - misses,
+        "misses_per_step": ratio(share.misses, share.decode_steps),
+        "h2d_bytes": share.h2d_bytes,
+        "exposed_io_ms_per_token": None if exposed is None else exposed * 1e3,
+        "device_kv_bytes": share.device_kv_bytes,
+        "host_kv_bytes": share.host_kv_bytes,
+        "peak_running": share.peak_running,
+    }

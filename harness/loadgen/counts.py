@@ -1,0 +1,98 @@
+"""How many tokens each piece of a stream carried, from the server's own counts and never from chunks."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import NamedTuple
+
+_HELD_BACK = 4  # a first chunk of more than this many times the usual size: tokens were withheld before it
+
+
+class Delta(NamedTuple):
+    """One streamed chunk that may carry output."""
+
+    time_s: float
+    text: str
+    completed: int | None  # tokens generated so far by its own `usage`, None without one
+
+
+class Uncountable(ValueError):
+    """The stream does not say how many tokens it carried, or contradicts itself."""
+
+
+class TokenCounts(NamedTuple):
+    """When tokens arrived. `times_s` and `tokens` are parallel: each chunk carried at least one token."""
+
+    times_s: list[float]
+    tokens: list[int]
+    source: str  # "continuous_usage": counted chunk by chunk; "usage": spread from the final count
+    held_back: bool  # the wire does not carry token times: the first chunk brings tokens made long before
+
+
+def count_tokens(deltas: list[Delta], total: int | None) -> TokenCounts:
+    """Tokens per chunk of one response; `total` is the completion_tokens of the final `usage`.
+
+    With continuous usage a chunk carries as many tokens as the count grew by, whatever its text.
+    Without it only chunks with text carry tokens: one each when there are as many as tokens, else
+    the final count is spread over them by length of text. Raises Uncountable.
+    """
+    if _is_continuous(deltas):
+        return _by_growth(deltas, total)
+    if total is None:
+        raise Uncountable("no usage in the stream, so its tokens cannot be counted")
+    return _by_text([delta for delta in deltas if delta.text], total)
+
+
+def _is_continuous(deltas: list[Delta]) -> bool:
+    """Whether every chunk with text came with its own count (a server may send 0 until the end)."""
+    counted = any(delta.completed for delta in deltas)
+    return counted and all(delta.completed for delta in deltas if delta.text)
+
+
+def _by_growth(deltas: list[Delta], total: int | None) -> TokenCounts:
+    times_s: list[float] = []
+    tokens: list[int] = []
+    seen = 0
+    for delta in deltas:
+        if delta.completed is None or delta.completed == seen:
+            continue
+        if delta.completed < seen:
+            raise Uncountable(f"continuous usage falls from {seen} to {delta.completed} tokens")
+        times_s.append(delta.time_s)
+        tokens.append(delta.completed - seen)
+        seen = delta.completed
+    if total is not None and total != seen:
+        raise Uncountable(f"continuous usage ends at {seen} tokens, the final usage says {total}")
+    return TokenCounts(times_s, tokens, "continuous_usage", _held_back(tokens))
+
+
+def _by_text(chunks: list[Delta], total: int) -> TokenCounts:
+    if not chunks and total:
+        raise Uncountable(f"usage says {total} tokens, but no chunk carried text")
+    if len(chunks) > total:
+        raise Uncountable(f"{len(chunks)} chunks carried text, but usage says {total} tokens")
+    tokens = _spread(total, [len(chunk.text) for chunk in chunks])
+    return TokenCounts([chunk.time_s for chunk in chunks], tokens, "usage", _held_back(tokens))
+
+
+def _held_back(tokens: list[int]) -> bool:
+    """Whether the first chunk is far larger than the others (than one token, when it is the only one)."""
+    usual = median(tokens[1:]) if len(tokens) > 1 else 1
+    return bool(tokens) and tokens[0] > _HELD_BACK * usual
+
+
+def _spread(total: int, lengths: list[int]) -> list[int]:
+    """`total` tokens over chunks of these text lengths: one each, the rest where text is in excess."""
+    extra = total - len(lengths)
+    if extra == 0:
+        return [1] * len(lengths)
+    per_token = sum(lengths) / total
+    excess = [max(length - per_token, 0.0) for length in lengths]
+    scale = extra / sum(excess)
+    shares = [scale * share for share in excess]
+    tokens = [1 + int(share) for share in shares]
+    # What rounding down left over goes to the largest remainders.
+    by_remainder = sorted(range(len(shares)), key=lambda i: int(shares[i]) - shares[i])
+    for i in by_remainder[: total - sum(tokens)]:
+        tokens[i] += 1
+    return tokens

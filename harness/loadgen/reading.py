@@ -1,0 +1,121 @@
+"""What one streamed response said: its text, its tokens over time, and what was wrong with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.loadgen.counts import Delta, TokenCounts, Uncountable, count_tokens
+from harness.loadgen.sse import Event
+
+_DONE = b"[DONE]"
+_BROKEN_OFF = {"abort", "error", "cancelled"}  # finish reasons of a request the server gave up
+
+Problem = tuple[str, str]  # failure class (RequestRecord.error), one line of detail
+
+
+def one_line(text: object, limit: int = 160) -> str:
+    """`text` as one short line for an error message."""
+    return " ".join(str(text).split())[:limit]
+
+
+def error_message(payload: dict[str, Any]) -> str | None:
+    """The message of an OpenAI-shaped error object (or the bare one vLLM once sent), else None."""
+    error = payload.get("error")
+    if not error and payload.get("object") != "error":
+        return None
+    source = error if isinstance(error, dict) else payload
+    return one_line(source.get("message") or error)
+
+
+def carries_token(event: Event) -> bool:
+    """Whether an event brings output, by itself; anything unreadable does not."""
+    reading = StreamReading()
+    reading.add(event)
+    return any(delta.text or delta.completed for delta in reading.deltas)
+
+
+@dataclass(slots=True)
+class StreamReading:
+    """Takes the events of one response in order (`add`), then judges them (`judge`)."""
+
+    deltas: list[Delta] = field(default_factory=list)
+    done: bool = False  # [DONE] was seen
+    finish_reason: str | None = None
+    prompt_tokens: int | None = None  # the server's last word
+    completion_tokens: int | None = None  # the server's last word
+    problem: Problem | None = None  # the first one
+
+    def add(self, event: Event) -> None:
+        """Take one event; what follows [DONE] or a problem is ignored."""
+        if self.done or self.problem:
+            return
+        if event.data == _DONE:
+            self.done = True
+            return
+        try:
+            payload = json.loads(event.data)
+        except ValueError:
+            self.problem = ("malformed", f"an event is not JSON: {one_line(event.data, 80)}")
+            return
+        if not isinstance(payload, dict):
+            self.problem = ("malformed", f"an event is not a JSON object: {one_line(event.data, 80)}")
+            return
+        message = error_message(payload) or (one_line(payload) if event.name == b"error" else None)
+        if message:
+            self.problem = ("stream_error", message)
+            return
+        try:
+            self._take(event.time_s, payload)
+        except (AttributeError, TypeError, KeyError, ValueError):
+            self.problem = ("malformed", f"an event is not a completion chunk: {one_line(event.data, 80)}")
+
+    def _take(self, time_s: float, payload: dict[str, Any]) -> None:
+        usage = payload.get("usage")
+        completed = None
+        if usage:
+            completed = self.completion_tokens = int(usage["completion_tokens"])
+            self.prompt_tokens = int(usage.get("prompt_tokens", 0)) or self.prompt_tokens
+        for choice in payload["choices"] if not usage else payload.get("choices", ()):
+            self.deltas.append(Delta(time_s, _text(choice), completed))
+            self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    @property
+    def text(self) -> str:
+        """Everything generated, reasoning included."""
+        return "".join(delta.text for delta in self.deltas)
+
+    def count(self) -> TokenCounts:
+        """Tokens over time. Raises Uncountable."""
+        return count_tokens(self.deltas, self.completion_tokens)
+
+    def judge(self, asked: int, exact: bool, broken: str | None) -> Problem | None:
+        """What makes this response a failure, None for nothing.
+
+        asked: output tokens wanted; exact: EOS was to be ignored, so exactly as many must come;
+        broken: how the connection broke, None when the body ended in order.
+        """
+        if self.problem:
+            return self.problem
+        if not self.done and (broken or not self.finish_reason):
+            return ("early_stop", broken or "the stream ended without [DONE] and without a finish reason")
+        if self.finish_reason in _BROKEN_OFF:
+            return ("stream_error", f"finish_reason is {self.finish_reason!r}")
+        try:
+            got = sum(self.count().tokens)
+        except Uncountable as error:
+            return ("malformed", str(error))
+        if (exact and got != asked) or not 0 < got <= asked:
+            return ("wrong_length", f"{got} tokens came, {asked} were asked for")
+        return None
+
+
+def _text(choice: dict[str, Any]) -> str:
+    """A chunk's output: completions carry `text`, chat a `delta` whose reasoning counts as output too."""
+    delta = choice.get("delta")
+    if delta is None:
+        parts = [choice.get("text")]
+    else:
+        parts = [delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content")]
+    return "".join(part for part in parts if part)

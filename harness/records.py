@@ -1,0 +1,161 @@
+"""The records every part of the harness exchanges: one request, one server reading, one result row.
+
+Nothing here imports anything of ours, torch, ray or pandas, so any layer may use it.
+All times are seconds on a monotonic clock; `*_ms` measures are milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from enum import StrEnum
+from typing import Any, ClassVar
+
+SCHEMA_VERSION = 1
+
+
+class Status(StrEnum):
+    """What a result row is worth."""
+
+    OK = "ok"
+    INFEASIBLE = "infeasible"  # the cell cannot run at all (a request does not fit)
+    FAILED = "failed"  # it was tried and something broke
+    INVALID = "invalid"  # it ran, but the numbers must not be used
+
+
+@dataclass(kw_only=True, slots=True)
+class RequestRecord:
+    """One request as the client saw it. Times are seconds since the point's first dispatch.
+
+    `chunk_times_s[i]` is when the i-th chunk that carried at least one generated token arrived and
+    `chunk_tokens[i]` how many tokens it carried; their sum is `output_tokens` unless the request failed.
+    """
+
+    request_id: str
+    worker: int
+    prompt_sha: str  # of the prompt's token ids or text: equal prompts have equal values
+    input_len: int  # tokens in the prompt, as asked of the workload
+    output_len: int  # tokens asked for
+    scheduled_s: float  # when the pacing wanted it sent
+    sent_s: float  # when the request was handed to the socket
+    chunk_times_s: list[float] = field(default_factory=list)
+    chunk_tokens: list[int] = field(default_factory=list)
+    end_s: float | None = None  # when the response was complete or failed
+    prompt_tokens: int | None = None  # the server's count
+    output_tokens: int | None = None  # the server's count
+    count_source: str | None = None  # where output_tokens comes from: "continuous_usage", "usage"
+    finish_reason: str | None = None
+    error: str | None = None  # failure class, None when it succeeded
+    error_detail: str | None = None
+    output_text: str = ""
+
+
+@dataclass(kw_only=True, slots=True)
+class ServerStats:
+    """One reading of a server's counters. None: this server does not report it.
+
+    Counters grow for as long as the server lives; peaks and `*_kv_bytes` cover the time since the
+    last flush. A point's share is `after.since(before)`.
+    """
+
+    prefill_tokens: int | None = None
+    decode_tokens: int | None = None
+    prefill_seconds: float | None = None
+    decode_seconds: float | None = None
+    decode_steps: int | None = None
+    lookups: int | None = None  # selected records looked up in the device cache, all layers
+    misses: int | None = None  # of those, fetched from the host pool
+    h2d_bytes: int | None = None
+    exposed_io_seconds: float | None = None  # decode time spent waiting for record fetches
+    peak_running: int | None = None
+    device_kv_bytes: int | None = None  # peak in use: records + selection state + metadata
+    host_kv_bytes: int | None = None
+
+    _PEAKS: ClassVar[tuple[str, ...]] = ("peak_running", "device_kv_bytes", "host_kv_bytes")
+
+    def since(self, before: ServerStats) -> ServerStats:
+        """Counters as differences from an earlier reading; peaks as they are now."""
+        out = ServerStats()
+        for f in fields(self):
+            now, then = getattr(self, f.name), getattr(before, f.name)
+            if f.name in self._PEAKS or now is None or then is None:
+                setattr(out, f.name, now)
+            else:
+                setattr(out, f.name, now - then)
+        return out
+
+
+STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
+LATENCY_MEASURES = tuple(f"{s}_{m}_ms" for m in LATENCIES for s in STATISTICS)
+CLIENT_MEASURES = (
+    "duration_s",
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "output_throughput",
+    "total_token_throughput",
+    *LATENCY_MEASURES,
+    "lag_p99_ms",  # how late the client's own event loop ran
+)
+SERVER_MEASURES = (
+    "decode_only_throughput",  # generated tokens / time the engine spent in decode steps
+    "hit_rate",
+    "misses_per_step",  # per decode step, all requests and layers together
+    "h2d_bytes",
+    "exposed_io_ms_per_token",
+    "device_kv_bytes",
+    "host_kv_bytes",
+    "peak_running",
+)
+MEASURES = CLIENT_MEASURES + SERVER_MEASURES
+
+
+@dataclass(kw_only=True, slots=True)
+class ResultRow:
+    """One point of the grid: who it is, what it is worth, what was measured."""
+
+    experiment: str
+    cell_id: str
+    engine: str
+    model: str
+    selector: str
+    platform: str
+    offload: str
+    top_k: int | None  # None: dense
+    cache_slots: int | None  # B; None: the system has no device cache
+    workload: str
+    input_len: int
+    output_len: int
+    concurrency: int
+    num_requests: int
+    repeat: int
+    status: Status
+    reason: str | None = None  # why the status is not ok
+    outputs_valid: bool = True  # False for the no-IO oracle: timing counts, outputs do not
+    count_source: str | None = None  # where token counts come from
+    measures: dict[str, float | int | None] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        unknown = set(self.measures) - set(MEASURES)
+        if unknown:
+            raise ValueError(f"unknown measures {sorted(unknown)}; records.MEASURES lists the known ones")
+
+    def to_flat(self) -> dict[str, Any]:
+        """One level of keys, every measure present (None when it was not measured)."""
+        flat = asdict(self)
+        flat["status"] = self.status.value
+        measures = flat.pop("measures")
+        return flat | {name: measures.get(name) for name in MEASURES}
+
+    @classmethod
+    def from_flat(cls, flat: dict[str, Any]) -> ResultRow:
+        """The inverse of `to_flat`. Raises ValueError for a row of another schema version."""
+        version = flat.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"row has schema_version {version}, this harness reads {SCHEMA_VERSION}")
+        own = {f.name: flat[f.name] for f in fields(cls) if f.name in flat}
+        own["status"] = Status(flat["status"])
+        return cls(**own, measures={name: flat.get(name) for name in MEASURES})

@@ -1,0 +1,188 @@
+"""Runs a plan: brings up each cell's instance, drives its points, writes each row the moment it is known."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.cluster import Cluster, ClusterError, RemoteInstance, RemoteLoadgen
+from harness.display import SweepDisplay
+from harness.experiment import Cell, Point, experiment_dir, server_measures
+from harness.instances import InstanceError
+from harness.loadgen.run import PointLoad, PointResult
+from harness.records import RequestRecord, ResultRow, Status
+from harness.schema import Config, to_plain, to_yaml
+from harness.store import clean_partial, write_point
+from harness.sysinfo import machine
+from harness.tracking import Tracker
+from harness.weights import weights_folder
+from workloads import Source, make_source
+
+WARMUP_TOKENS = 8  # a warm-up request computes its whole prompt but generates little
+
+
+class Busy(RuntimeError):
+    """Another driver writes to the same results folder."""
+
+
+@contextmanager
+def results_lock(folder: Path) -> Iterator[None]:
+    """Hold an experiment's folder for writing. Raises Busy naming who holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise Busy(
+                f"{folder} is being written by {file.read().strip()}: wait for it, or give this run another name=NAME"
+            ) from error
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}")
+        file.flush()
+        yield
+
+
+@dataclass(slots=True)
+class Sweep:
+    """One run of an experiment's pending points."""
+
+    cells: Sequence[Cell]
+    tracker: Tracker
+    display: SweepDisplay
+
+    def run(self) -> list[ResultRow]:
+        """All rows of this run, written to disk one by one. Raises ClusterError without a usable cluster."""
+        config = self.cells[0].config
+        folder = experiment_dir(config)
+        clean_partial(folder)
+        rows: list[ResultRow] = []
+        feasible = [cell for cell in self.cells if cell.points and not cell.infeasible]
+        for cell in self.cells:
+            if cell.points and cell.infeasible:
+                rows += self._give_up(cell, cell.points, Status.INFEASIBLE, cell.infeasible)
+        if feasible:
+            cpus = max(cell.config.platform.num_cpus for cell in feasible)
+            with Cluster(config.cluster, cpus) as cluster, cluster.loadgen() as loadgen:
+                for cell in feasible:
+                    rows += self._run_cell(cell, cluster, loadgen)
+        return rows
+
+    def _run_cell(self, cell: Cell, cluster: Cluster, loadgen: RemoteLoadgen) -> list[ResultRow]:
+        self.display.starting(cell)
+        self.tracker.start_cell(cell.cell_id, to_plain(cell.config))
+        rows: list[ResultRow] = []
+        try:
+            source = _source(cell.config)
+            with cluster.instance(cell.config) as instance:
+                env = {"driver": machine(), "loadgen": loadgen.describe(), "instance": instance.describe()}
+                for point in cell.points:
+                    rows.append(self._run_point(cell, point, source, instance, loadgen, env))
+        except (InstanceError, ValueError) as error:  # it did not start, or its server is gone
+            rows += self._give_up(cell, cell.points[len(rows) :], Status.FAILED, str(error))
+        finally:
+            self.tracker.finish_cell()
+        return rows
+
+    def _run_point(
+        self,
+        cell: Cell,
+        point: Point,
+        source: Source,
+        instance: RemoteInstance,
+        loadgen: RemoteLoadgen,
+        env: dict[str, Any],
+    ) -> ResultRow:
+        """Warm up, flush, measure, write. Raises InstanceError when the server has died before the point."""
+        instance.check()
+        _, log_start = instance.read_log(0)
+        measured, warmup = _loads(cell.config, point, source, instance.url)
+        self.display.running(cell, point, 0, 0, 0.0)
+        requests: list[RequestRecord] = []
+        try:
+            if warmup:
+                warm = loadgen.run(warmup)
+                if warm.status is Status.FAILED:
+                    raise InstanceError(f"warm-up failed: {warm.reason}")
+            instance.flush()
+            before = instance.stats()
+            result = loadgen.run(measured, lambda *now: self.display.running(cell, point, *now))
+            requests = result.requests
+            row = _row(cell, point, result, server_measures(instance.stats().since(before)))
+            log = instance.read_log(log_start)[0]
+        except InstanceError as error:
+            row, log = cell.row(point, Status.FAILED, str(error)), _last_words(instance, log_start)
+        self._keep(cell, point, row, requests, env, log)
+        return row
+
+    def _keep(
+        self,
+        cell: Cell,
+        point: Point,
+        row: ResultRow,
+        requests: list[RequestRecord],
+        env: dict[str, Any],
+        log: str,
+    ) -> None:
+        folder = experiment_dir(cell.config)
+        write_point(folder, row, requests, config_yaml=to_yaml(cell.config), env=env, server_log=log)
+        self.tracker.log_point(row)
+        self.display.finished(cell, point, row)
+
+    def _give_up(self, cell: Cell, points: Sequence[Point], status: Status, reason: str) -> list[ResultRow]:
+        rows = [cell.row(point, status, reason) for point in points]
+        for point, row in zip(points, rows, strict=True):
+            self._keep(cell, point, row, [], {"driver": machine()}, "")
+        return rows
+
+
+def _source(config: Config) -> Source:
+    folder = weights_folder(config.model.weights)
+    tokenizer = folder / "tokenizer.json" if folder else None
+    return make_source(config.workload, vocab_size=config.model.vocab_size, tokenizer_file=tokenizer)
+
+
+def _loads(config: Config, point: Point, source: Source, url: str) -> tuple[PointLoad, PointLoad | None]:
+    """The measured requests, and the warm-up ones before them (None without)."""
+    where = {"concurrency": point.concurrency, "repeat": point.repeat}
+    measured = PointLoad(
+        base_url=url,
+        model=config.model.name,
+        prompts=source.prompts(point.num_requests, phase="measured", **where),
+        concurrency=point.concurrency,
+        load=config.load,
+        temperature=config.workload.temperature,
+        ignore_eos=not config.workload.stop_on_eos,
+    )
+    count = config.load.warmup_requests
+    if not count:
+        return measured, None
+    prompts = source.prompts(count, phase="warmup", **where)
+    short = [replace(p, output_len=min(p.output_len, WARMUP_TOKENS)) for p in prompts]
+    return measured, replace(measured, prompts=short, concurrency=min(count, point.concurrency))
+
+
+def _row(cell: Cell, point: Point, result: PointResult, server: dict[str, float | int | None]) -> ResultRow:
+    return cell.row(
+        point,
+        result.status,
+        result.reason,
+        count_source=result.count_source,
+        measures={**result.measures, **server},
+    )
+
+
+def _last_words(instance: RemoteInstance, offset: int) -> str:
+    try:
+        return instance.read_log(offset)[0]
+    except InstanceError as error:
+        return f"(the log could not be read: {error})"
+
+
+__all__ = ["Busy", "ClusterError", "Sweep", "results_lock"]

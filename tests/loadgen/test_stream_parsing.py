@@ -1,0 +1,170 @@
+"""Event splitting, token counting and judging of streams, byte by byte and case by case."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.loadgen.counts import Delta, Uncountable, count_tokens
+from harness.loadgen.reading import StreamReading
+from harness.loadgen.sse import NotSSE, events
+
+BODY = b': comment\n\ndata: {"a": 1}\n\nevent: error\r\ndata: x\r\n\r\nid: 3\ndata:two\ndata: lines\n\ndata: [DONE]\n\n'
+DATA = [b'{"a": 1}', b"x", b"two\nlines", b"[DONE]"]
+
+
+@given(st.sets(st.integers(1, len(BODY) - 1)))
+def test_events_do_not_depend_on_how_the_network_cut_them(cuts):
+    edges = [0, *sorted(cuts), len(BODY)]
+    pieces = [(float(end), BODY[start:end]) for start, end in pairwise(edges)]
+    found = list(events(pieces))
+    assert [event.data for event in found] == DATA
+    assert [event.name for event in found] == [b"", b"error", b"", b""]
+    for event in found:  # stamped by the piece that brought the end of its last data line
+        last_line = event.data.split(b"\n")[-1]
+        end = BODY.index(last_line) + len(last_line)
+        end += 2 if event.name else 1
+        assert event.time_s == min(edge for edge in edges if edge >= end)
+
+
+def test_last_event_without_a_blank_line_counts():
+    assert [e.data for e in events([(1.0, b"data: [DONE]")])] == [b"[DONE]"]
+
+
+def test_a_line_of_no_known_field_is_refused():
+    with pytest.raises(NotSSE, match="Bad gateway"):
+        list(events([(1.0, b"data: {}\n\n<p>Bad gateway</p>\n")]))
+
+
+def deltas(*triples):
+    return [Delta(*triple) for triple in triples]
+
+
+def test_continuous_usage_counts_what_it_grew_by_whatever_the_text():
+    counts = count_tokens(deltas((1, "", None), (2, "", 1), (3, "ab", 3), (4, "", 3), (5, "c", 4), (6, "", 4)), 4)
+    assert counts == ([2, 3, 5], [1, 2, 1], "continuous_usage", False)
+
+
+def test_usage_zero_until_the_end_is_not_continuous():
+    counts = count_tokens(deltas((1, "a", 0), (2, "b", 0), (3, "", 2)), 2)
+    assert counts == ([1, 2], [1, 1], "usage", False)
+
+
+def test_final_usage_one_token_per_text():
+    counts = count_tokens(deltas((1, "", None), (2, "a", None), (3, "b", None), (4, "", None)), 2)
+    assert counts == ([2, 3], [1, 1], "usage", False)
+
+
+def test_final_usage_spread_over_equal_chunks():
+    counts = count_tokens(deltas(*((float(i), "abcdefgh", None) for i in range(4))), 16)
+    assert counts.tokens == [4, 4, 4, 4]
+    assert not counts.held_back
+
+
+def test_text_held_back_is_noticed():
+    held = [(1.0, "", None)] * 15 + [(2.0, "abcd" * 16, None)] + [(3.0 + i, "abcd", None) for i in range(16)]
+    counts = count_tokens(deltas(*held), 32)
+    assert counts.tokens == [16] + [1] * 16
+    assert counts.held_back
+    assert count_tokens(deltas((1.0, "everything at once", None)), 16).held_back
+    assert count_tokens(deltas((1.0, "everything at once", 16)), 16).held_back
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=40), st.integers(0, 100))
+def test_a_spread_keeps_the_total_and_leaves_no_chunk_empty(lengths, extra):
+    counts = count_tokens(deltas(*((0.0, "x" * n, None) for n in lengths)), len(lengths) + extra)
+    assert sum(counts.tokens) == len(lengths) + extra
+    assert min(counts.tokens) >= 1
+
+
+@pytest.mark.parametrize(
+    ("chunks", "total", "message"),
+    [
+        ([(1, "a", None)], None, "no usage"),
+        ([(1, "", None)], 3, "no chunk carried text"),
+        ([(1, "a", None), (2, "b", None)], 1, "2 chunks carried text, but usage says 1"),
+        ([(1, "a", 2), (2, "b", 1)], 1, "falls from 2 to 1"),
+        ([(1, "a", 1)], 2, "ends at 1 tokens, the final usage says 2"),
+    ],
+)
+def test_what_cannot_be_counted_is_said(chunks, total, message):
+    with pytest.raises(Uncountable, match=message):
+        count_tokens(deltas(*chunks), total)
+
+
+def read(*payloads, end=b"data: [DONE]\n\n"):
+    body = b"".join(b"data: " + json.dumps(p).encode() + b"\n\n" for p in payloads) + end
+    reading = StreamReading()
+    for event in events([(1.0, body)]):
+        reading.add(event)
+    return reading
+
+
+def chunk(text="", count=None, finish=None, **more):
+    choice = {"text": text, "finish_reason": finish}
+    usage = {"usage": {"prompt_tokens": 5, "completion_tokens": count}} if count is not None else {}
+    return {"choices": [choice]} | usage | more
+
+
+GOOD = (chunk("a", 1), chunk("b", 2, "length"))
+
+
+def test_a_good_stream():
+    reading = read(*GOOD)
+    assert reading.judge(2, exact=True, broken=None) is None
+    assert (reading.text, reading.prompt_tokens, reading.finish_reason) == ("ab", 5, "length")
+
+
+def test_chat_deltas_with_role_and_reasoning():
+    def delta(**d):
+        return {"choices": [{"delta": d}]}
+
+    usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
+    reading = read(delta(role="assistant", content=""), delta(reasoning_content="hm"), delta(content="x"), usage)
+    assert reading.judge(2, exact=True, broken=None) is None
+    assert reading.text == "hmx"
+    assert reading.count().tokens == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("reading", "kind"),
+    [
+        (read(GOOD[0], {"error": {"message": "boom"}}), "stream_error"),
+        (read(GOOD[0], {"error": "boom"}), "stream_error"),
+        (read(GOOD[0], {"object": "error", "message": "boom"}), "stream_error"),
+        (read(GOOD[0], end=b"event: error\ndata: {}\n\n"), "stream_error"),
+        (read(GOOD[0], chunk("b", 2, "abort")), "stream_error"),
+        (read(GOOD[0], end=b""), "early_stop"),
+        (read(end=b""), "early_stop"),
+        (read(GOOD[0]), "wrong_length"),
+        (read(*GOOD, chunk("c", 3)), "wrong_length"),
+        (read(chunk("a"), chunk("b")), "malformed"),
+        (read(end=b"data: {'a'\n\n"), "malformed"),
+        (read(end=b"data: [1]\n\n"), "malformed"),
+        (read({"choices": [None]}), "malformed"),
+        (read({"choices": [{"text": 3}]}), "malformed"),
+        (read({"id": 1}), "malformed"),
+        (read(chunk("a", "two")), "malformed"),
+    ],
+)
+def test_failure_classes(reading, kind):
+    problem = reading.judge(2, exact=True, broken=None)
+    assert problem is not None
+    assert problem[0] == kind
+    assert "\n" not in problem[1]
+    assert problem[1]
+
+
+def test_fewer_tokens_are_right_when_eos_may_stop():
+    assert read(chunk("a", 1, "stop")).judge(2, exact=False, broken=None) is None
+    assert read(chunk("abc", 3, "stop")).judge(2, exact=False, broken=None)[0] == "wrong_length"
+
+
+def test_a_break_matters_only_before_the_end():
+    assert read(*GOOD).judge(2, exact=True, broken="reset") is None
+    assert read(*GOOD, end=b"").judge(2, exact=True, broken="reset") == ("early_stop", "reset")
+    assert read(*GOOD, end=b"").judge(2, exact=True, broken=None) is None  # finish reason, orderly end
