@@ -6,7 +6,7 @@ information only, never judged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -26,6 +26,7 @@ class Agreement:
     compared: int
     equal: int
     first_difference: str | None = None  # where, in words
+    batch_invariant: bool = True  # False: a request's rounding depends on who else is in its batch
 
     def sentence(self) -> str:
         """The finding as one line of the table and the report."""
@@ -35,7 +36,15 @@ class Agreement:
         if not self.compared:
             return f"{self.words}: outputs not compared with {self.reference} (no text for the same prompt)"
         found = f"{self.words}: outputs equal to {self.reference}: {self.equal}/{self.compared} requests"
-        return found if self.first_difference is None else f"{found}; first difference: {self.first_difference}"
+        if self.first_difference is None:
+            return found
+        found += f"; first difference: {self.first_difference}"
+        if not self.batch_invariant:
+            found += (
+                " (rounding differs with the batch a request runs in; engine.batch_invariant=true, as in "
+                "experiment=exactness, takes that away)"
+            )
+        return found
 
 
 def check(experiment: Experiment, group: Group) -> list[Agreement] | str:
@@ -56,7 +65,8 @@ def check(experiment: Experiment, group: Group) -> list[Agreement] | str:
         base = exact[0] if base is None else base
         if i != base:
             words = "full KV" if group.series[base].system == "full_kv" else group.series[base].short
-            found.append(_compare(series.short, words, series.outputs_valid, texts[i], texts[base]))
+            one = _compare(series.short, words, series.outputs_valid, texts[i], texts[base])
+            found.append(replace(one, batch_invariant=_batch_invariant(experiment, series.cell_id)))
     return found
 
 
@@ -69,6 +79,11 @@ def _temperature(experiment: Experiment, cell_id: str) -> float | None:
     workload = experiment.configs[cell_id].get("workload")
     value = workload.get("temperature") if isinstance(workload, dict) else None
     return float(value) if isinstance(value, int | float) else None
+
+
+def _batch_invariant(experiment: Experiment, cell_id: str) -> bool:
+    engine = experiment.configs[cell_id].get("engine")
+    return not isinstance(engine, dict) or engine.get("batch_invariant") is not False
 
 
 _MATCH = ["concurrency", "repeat", "prompt_sha", "nth"]

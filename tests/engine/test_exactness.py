@@ -1,0 +1,250 @@
+"""Placement must not change a bit: logits of all offload systems against full KV, step by step."""
+
+from __future__ import annotations
+
+import random
+
+import hisparse_kernels as kernels
+import pytest
+import torch
+from engine_cells import MODELS, SYSTEMS, Driver, Probe, Request, cell_of, random_requests, run_lockstep
+
+from harness.engine.kv.hierarchy import Hierarchy
+from harness.engine.kv.hisparse import HiSparse
+
+# (arrival step, prompt, new tokens): shorter than k=16, between k and B=24, around B, far longer; joining and
+# leaving at different times, more of them than rows, so that rows are used again
+COMING_AND_GOING = [
+    (0, 90, 120),
+    (0, 1, 60),
+    (3, 23, 50),
+    (10, 24, 20),
+    (12, 25, 40),
+    (40, 140, 100),
+    (60, 7, 90),
+    (90, 16, 30),
+    (130, 61, 80),
+    (140, 200, 40),
+    (150, 2, 150),
+    (160, 40, 60),
+]
+ROWS = 4
+
+
+def probes(model: str, *systems: str) -> dict[str, Probe]:
+    return {system: Probe(cell_of(model, system, f"engine.max_running_requests={ROWS}")) for system in systems}
+
+
+def driver(lengths: list[tuple[int, int, int]], seed: int = 0) -> Driver:
+    rng = random.Random(seed)
+    return Driver(random_requests(rng, 300, lengths), ROWS, rng)
+
+
+class Residents:
+    """Watches a HiSparse row: counts positions that were in its cache and are no longer."""
+
+    def __init__(self, kv: HiSparse):
+        self.evicted = 0
+        resolve = kv.resolve
+
+        def watched(layer: int, selection: torch.Tensor) -> torch.Tensor:
+            before = kv.slot_positions[layer].clone()
+            slots = resolve(layer, selection)
+            self.evicted += int(((before >= 0) & (before != kv.slot_positions[layer])).sum())
+            return slots
+
+        kv.resolve = watched  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_logits_are_bit_identical_across_systems(model: str) -> None:
+    all_probes = probes(model, *SYSTEMS)
+    sparse = all_probes["hisparse_sync"].kv
+    assert isinstance(sparse, HiSparse)
+    residents, run = Residents(sparse), driver(COMING_AND_GOING)
+    run_lockstep(all_probes, run)
+    assert run.step > 200
+    assert all_probes["fetch_all"].kv.counters.misses > 0
+    if model.startswith("dense"):  # B is the context: everything stays resident
+        assert sparse.counters.misses == 0
+    else:
+        assert sparse.counters.misses == residents.evicted > 1000
+        assert sparse.counters.misses < all_probes["fetch_all"].kv.counters.misses
+
+
+@pytest.mark.parametrize("model", ["dsa", "quest"])
+def test_a_sequence_that_fits_the_cache_never_needs_the_host(model: str) -> None:
+    """Prompt and output of at most B + 1 = 25 positions, on both sides of k."""
+    all_probes = probes(model, *SYSTEMS)
+    run_lockstep(all_probes, driver([(0, 1, 24), (0, 5, 20), (1, 16, 9), (2, 17, 8), (3, 24, 1), (4, 23, 2), (30, 2, 23)]))
+    assert all_probes["hisparse_sync"].kv.counters.misses == 0
+    assert all_probes["hisparse_sync"].kv.counters.lookups == all_probes["fetch_all"].kv.counters.lookups > 0
+
+
+@pytest.mark.parametrize("model", ["dsa", "quest"])
+def test_the_oracle_is_caught(model: str) -> None:
+    with pytest.raises(AssertionError, match="no_io_oracle differs at step"):
+        run_lockstep(probes(model, "full_kv", "no_io_oracle"), driver(COMING_AND_GOING))
+
+
+def other_layer(kv: HiSparse, layer: int) -> None:
+    gather, other = kv.gather, (layer + 1) % kv.num_layers
+    kv.gather = lambda at, slots: gather(other if at == layer else at, slots)  # type: ignore[method-assign]
+
+
+def fetches_from_other_layer(kv: HiSparse, layer: int) -> None:
+    pool, other = kv.host.records, (layer + 1) % kv.num_layers
+
+    class Shifted:
+        def __getitem__(self, at: int) -> torch.Tensor:
+            return pool[other if at == layer else at]
+
+    resolve = kv.resolve
+
+    def wrong(at: int, selection: torch.Tensor) -> torch.Tensor:
+        kv.host.records = Shifted()  # type: ignore[assignment]
+        try:
+            return resolve(at, selection)
+        finally:
+            kv.host.records = pool
+
+    kv.resolve = wrong  # type: ignore[method-assign]
+
+
+def forgets_write_through(kv: HiSparse, layer: int) -> None:
+    write = kv.write_through
+    kv.write_through = lambda at: None if at == layer else write(at)  # type: ignore[method-assign]
+
+
+def wrong_page(kv: HiSparse, layer: int) -> None:
+    """Two pages of a row change places for this layer's fetches."""
+    resolve, pages = kv.resolve, kv.host.page_table
+
+    def wrong(at: int, selection: torch.Tensor) -> torch.Tensor:
+        if at == layer:
+            kv.host.page_table = pages.clone()
+            kv.host.page_table[:, [0, 1]] = pages[:, [1, 0]]
+        try:
+            return resolve(at, selection)
+        finally:
+            kv.host.page_table = pages
+
+    kv.resolve = wrong  # type: ignore[method-assign]
+
+
+def one_slot_off(kv: HiSparse, layer: int) -> None:
+    gather = kv.gather
+
+    def wrong(at: int, slots: torch.Tensor) -> torch.Tensor:
+        return gather(at, torch.where(slots > 0, slots - 1, slots) if at == layer else slots)
+
+    kv.gather = wrong  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize(
+    "fault", [other_layer, fetches_from_other_layer, forgets_write_through, wrong_page, one_slot_off]
+)
+@pytest.mark.parametrize("model", ["dsa", "quest"])
+def test_a_fault_in_one_layer_is_caught(model: str, fault: object, layer: int) -> None:
+    """The comparison is worth something: each layer's records differ from the others' and move the logits."""
+    both = probes(model, "full_kv", "hisparse_sync")
+    fault(both["hisparse_sync"].kv, layer)  # type: ignore[operator]
+    with pytest.raises(AssertionError, match="hisparse_sync differs at step"):
+        run_lockstep(both, driver([(0, 90, 120), (2, 60, 100)]))
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize("model", ["dsa", "quest"])
+def test_a_fault_in_prefill_is_caught(model: str, layer: int) -> None:
+    """Earlier chunks read back from another layer's records of the host pool."""
+    both = probes(model, "full_kv", "fetch_all")
+    kv = both["fetch_all"].kv
+    prefix = kv.prefix
+    kv.prefix = lambda at: prefix((at + 1) % kv.num_layers if at == layer else at)  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match=r"fetch_all differs at step \d+, row 0 \(prefill"):
+        run_lockstep(both, driver([(0, 90, 10)]))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("model", MODELS)
+def test_memory_never_written_does_not_matter(model: str, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools, caches and selector state begin as whatever the allocator returns, NaNs included."""
+    lengths = [(0, 1, 30), (0, 40, 30), (5, 3, 12), (9, 70, 9)]
+    clean = probes(model, system)[system]
+    empty = torch.empty
+
+    def poisoned(*args: object, **options: object) -> torch.Tensor:
+        made = empty(*args, **options)  # type: ignore[call-overload]
+        return made.fill_(torch.nan) if made.is_floating_point() else made.fill_(7)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", poisoned)
+        dirty = probes(model, system)[system]
+    run_lockstep({"clean": clean, "dirty": dirty}, driver(lengths))
+
+
+@pytest.fixture
+def one_thread() -> object:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # what engine.batch_invariant is documented for
+    yield
+    torch.set_num_threads(before)
+
+
+def target_logits(model: str, system: str, others: int, seed: int) -> torch.Tensor:
+    """Decode logits [steps, vocab] of one request beside `others` of different lengths that come and go."""
+    probe = Probe(cell_of(model, system, "engine.batch_invariant=true", "engine.max_running_requests=17"))
+    rng = random.Random(99)
+    target = Request(prompt=[rng.randrange(300) for _ in range(10 + 20 * seed)], new_tokens=40)
+    rng = random.Random(seed)
+    company = [(rng.randrange(30), rng.randrange(1, 150), rng.randrange(2, 60)) for _ in range(others)]
+    run = Driver([target, *random_requests(rng, 300, company)], 17, rng, largest_chunk=10_000)
+    for i, request in enumerate(run.requests):
+        probe.add(i, request)
+    kept = []
+    while target.generated < target.new_tokens:
+        plan = run.plan()
+        logits = probe.run(plan)[len(plan.prefill) :]
+        if 0 in plan.decode:
+            kept.append(logits[plan.decode.index(0)].clone())
+        for i in run.advance(plan):
+            probe.executor.remove(i)
+    return torch.stack(kept)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("others", [1, 3, 16])
+@pytest.mark.parametrize("system", ["full_kv", "hisparse_sync"])
+@pytest.mark.parametrize("model", MODELS)
+def test_batch_invariant_logits_do_not_depend_on_the_company(model: str, system: str, others: int) -> None:
+    for seed in range(3):
+        alone = target_logits(model, system, 0, seed)
+        together = target_logits(model, system, others, seed)
+        if not torch.equal(alone, together):
+            step, index = (int(x) for x in (alone != together).nonzero()[0])
+            pytest.fail(
+                f"prompt of {10 + 20 * seed}: first difference at decode step {step}, vocabulary index {index}: "
+                f"{float(alone[step, index])!r} alone, {float(together[step, index])!r} beside {others} others"
+            )
+
+
+def test_kernels_write_only_what_they_say() -> None:
+    """`Hierarchy.write_through` copies the newest record only: the rest of the pool keeps its bits."""
+    probe = probes("dsa", "hisparse_sync")["hisparse_sync"]
+    kv = probe.kv
+    assert isinstance(kv, Hierarchy)
+    kv.host.records.zero_()
+    written = torch.zeros(kv.host.records.shape[1], dtype=torch.bool)
+    run = driver([(0, 40, 20)])
+    probe.add(0, run.requests[0])
+    while not run.done:
+        plan = run.plan()
+        probe.run(plan)
+        ended = run.advance(plan)
+        if not ended:
+            length = run.requests[0].prefilled + max(0, run.requests[0].generated - 1)
+            written[kernels.host_records(kv.host.page_table, torch.tensor(0), torch.arange(length), kv.page_size)] = True
+            for layer in range(kv.num_layers):
+                assert kv.host.records[layer][~written].eq(0).all()
+                assert kv.host.records[layer][written].ne(0).any(dim=1).all()
