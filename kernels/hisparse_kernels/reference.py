@@ -1,4 +1,4 @@
-"""Plain torch formulation of every operation: the judge of the compiled kernels and, for now, what runs.
+"""Plain torch formulation of every operation: the judge of the compiled kernels, and what runs without a compiler.
 
 Shapes: n rows of the batch, k selected positions, R cache rows, B slots a row, W record width (elements),
 H host records. A cache row has B + 1 slots: 0..B-1 are replaced by recency, slot B is reserved for the
@@ -19,7 +19,10 @@ _NO_POSITION = torch.iinfo(torch.int32).max
 
 
 class Plan(NamedTuple):
-    """The misses of one resolve: what to copy, in (row, selection) order. m misses in all."""
+    """The misses of one resolve: what to copy, in (row, selection) order. m misses in all.
+
+    The three lists may be longer than the sum of `per_row`; what is behind it then means nothing.
+    """
 
     rows: Tensor  # int64 [m], cache rows
     slots: Tensor  # int64 [m], slots within the row
@@ -54,10 +57,16 @@ def replay(plan: Plan, cache: Tensor, host: Tensor, page_table: Tensor, page_siz
 
     cache [R, B + 1, W]; host [H, W]; page_table int32 [R, P]: position p of a row is host record
     page_table[row, p // page_size] * page_size + p % page_size.
+    Raises IndexError where a move lies outside the pool or the cache.
     """
-    record = host_records(page_table, plan.rows, plan.positions, page_size)
+    total = min(int(plan.per_row.sum()), len(plan.rows))
+    rows, slots, positions = plan.rows[:total], plan.slots[:total], plan.positions[:total]
+    record = host_records(page_table, rows, positions, page_size)
+    outside = (record < 0) | (record >= len(host)) | (slots < 0) | (slots >= cache.shape[1])
+    if outside.any():
+        raise IndexError(f"{int(outside.sum())} of the misses lie outside the host pool or the cache")
     flat = cache.view(-1, cache.shape[-1])
-    flat.index_copy_(0, plan.rows * cache.shape[1] + plan.slots, host.index_select(0, record))
+    flat.index_copy_(0, rows * cache.shape[1] + slots, host.index_select(0, record))
 
 
 def match(
@@ -78,30 +87,33 @@ def match(
     lru_order       int32 [R, B]   slots from old to new; updated in place
 
     Returns device slots int32 [n, k] and the plan.
-    Raises ValueError for k > B and, when checked, for positions outside [-1, seq_len); nothing is changed then.
+    Raises ValueError for k > B and, when checked, for positions outside [-1, seq_len) and rows outside [-1, R);
+    nothing is changed then. Unchecked, such a position counts as -1 and such a row as padding.
     """
     if selection.shape[1] > slot_positions.shape[1]:
         raise ValueError(f"k={selection.shape[1]} selected positions do not fit B={slot_positions.shape[1]} slots")
     if checked:
-        _check_positions(selection, seq_lens, rows)
-    real = (rows >= 0).nonzero().squeeze(1)
+        check_positions(selection, seq_lens, rows, len(slot_positions))
+    real = ((rows >= 0) & (rows < len(slot_positions))).nonzero().squeeze(1)
     if len(real) < len(rows):
         slots = torch.full_like(selection, -1)
-        per_row = torch.zeros(len(rows), dtype=torch.int64)
+        per_row = torch.zeros_like(rows)
         some, plan = match(selection[real], rows[real], seq_lens[real], slot_positions, lru_order, checked=False)
         slots[real], per_row[real] = some, plan.per_row
         return slots, plan._replace(per_row=per_row)
 
     num_slots = slot_positions.shape[1]
-    newest = selection == (seq_lens - 1).unsqueeze(1)
-    wanted = torch.where((selection >= 0) & ~newest, selection, _NO_POSITION)
+    length = seq_lens.unsqueeze(1)
+    valid = (selection >= 0) & (selection < length)
+    newest = selection == length - 1
+    wanted = torch.where(valid & ~newest, selection, _NO_POSITION)
 
     # Stage: sort the selection, so that equal positions are neighbours and the first of them stands for all.
     by_position, source = wanted.sort(dim=1, stable=True)
     first = torch.ones_like(by_position, dtype=torch.bool)
     first[:, 1:] = by_position[:, 1:] != by_position[:, :-1]
     first &= by_position != _NO_POSITION
-    leader = torch.where(first, torch.arange(wanted.shape[1]), 0).cummax(dim=1).values
+    leader = torch.where(first, torch.arange(wanted.shape[1], device=wanted.device), 0).cummax(dim=1).values
 
     # Probe the slots from old to new: is what each holds selected?
     order = lru_order[rows].long()
@@ -146,10 +158,14 @@ def match(
     slot = torch.where(newest, num_slots, slot)
     flat = rows.unsqueeze(1) * (num_slots + 1) + slot
     plan = Plan(cache_row, victim, position.long(), num_misses)
-    return torch.where(selection >= 0, flat, -1).to(torch.int32), plan
+    return torch.where(valid, flat, -1).to(torch.int32), plan
 
 
-def _check_positions(selection: Tensor, seq_lens: Tensor, rows: Tensor) -> None:
+def check_positions(selection: Tensor, seq_lens: Tensor, rows: Tensor, num_rows: int) -> None:
+    """The ValueErrors of `match`."""
+    for i, row in enumerate(rows.tolist()):
+        if not -1 <= row < num_rows:
+            raise ValueError(f"rows[{i}] = {row} is outside [-1, {num_rows})")
     outside = (selection < -1) | (selection >= seq_lens.unsqueeze(1))
     outside &= (rows >= 0).unsqueeze(1)
     if outside.any():
@@ -174,9 +190,12 @@ def append(
     slot, which is then empty, and becomes the most recent: a sequence of at most B + 1 positions stays wholly
     resident and never needs the host. Later it is dropped; write-through has put it in the host pool.
 
-    records [n, W]; rows int64 [n], distinct; seq_lens int32 [n], the new record included; the rest as in
-    `resolve`, updated in place.
+    records [n, W]; rows int64 [n], distinct, -1 for padding; seq_lens int32 [n], the new record included; the rest
+    as in `resolve`, updated in place.
     """
+    real = (rows >= 0) & (rows < len(slot_positions))
+    if not real.all():
+        records, rows, seq_lens = records[real], rows[real], seq_lens[real]
     num_slots = slot_positions.shape[1]
     previous = seq_lens.long() - 2
     short = (previous >= 0) & (previous < num_slots)
@@ -198,25 +217,65 @@ def load_row(row: int, length: int, slot_positions: Tensor, lru_order: Tensor, c
     num_slots = slot_positions.shape[1]
     resident = min(length - 1, num_slots)
     first = length - 1 - resident
+    kind = {"dtype": torch.int32, "device": slot_positions.device}
     slot_positions[row] = -1
-    slot_positions[row, :resident] = torch.arange(first, first + resident, dtype=slot_positions.dtype)
-    lru_order[row] = torch.arange(num_slots, dtype=lru_order.dtype).roll(-resident)
+    slot_positions[row, :resident] = torch.arange(first, first + resident, **kind)
+    lru_order[row] = torch.arange(num_slots, **kind).roll(-resident)
     cache[row, :resident] = records[:resident]
     cache[row, num_slots] = records[resident]
 
 
 def write_through(cache: Tensor, rows: Tensor, host: Tensor, host_index: Tensor) -> None:
-    """Copy each row's reserved slot (the newest record) to host record host_index (int64 [n])."""
-    host.index_copy_(0, host_index, cache[rows, cache.shape[1] - 1])
+    """Copy each row's reserved slot (the newest record) to host record host_index (int64 [n], distinct).
+
+    A row or host record of -1 is padding. Raises IndexError, with nothing changed, beyond the cache and the pool.
+    """
+    real = _real(rows, len(cache), "rows") & _real(host_index, len(host), "host_index")
+    host.index_copy_(0, host_index[real], cache[rows[real], cache.shape[1] - 1])
 
 
 def stage(records: Tensor, host: Tensor, host_index: Tensor) -> None:
-    """Copy prefill's records [m, W] of one layer to host records host_index (int64 [m])."""
-    host.index_copy_(0, host_index, records)
+    """Copy prefill's records [m, W] of one layer to host records host_index (int64 [m], distinct, -1 for padding).
+
+    Raises IndexError, with nothing changed, beyond the pool.
+    """
+    real = _real(host_index, len(host), "host_index")
+    host.index_copy_(0, host_index[real], records[real])
+
+
+def _real(index: Tensor, end: int, name: str) -> Tensor:
+    outside = (index < -1) | (index >= end)
+    if outside.any():
+        at = int(outside.nonzero()[0])
+        raise IndexError(f"{name}[{at}] = {int(index[at])} is outside [-1, {end})")
+    return index >= 0
 
 
 def gather(pool: Tensor, slots: Tensor) -> Tensor:
-    """Records [n, k, W] of flat slots int32 [n, k] in pool [..., W]; a -1 slot reads record 0 (mask it)."""
+    """Records [n, k, W] of flat slots int32 [n, k] in pool [..., W]; a -1 slot reads record 0 (mask it).
+
+    Raises IndexError beyond the pool.
+    """
     flat = pool.view(-1, pool.shape[-1])
     index = slots.clamp(min=0).flatten()
     return flat.index_select(0, index).view(*slots.shape, flat.shape[1])
+
+
+def attend(
+    q: Tensor, pool: Tensor, slots: Tensor, *, kv_heads: int, value_offset: int, value_dim: int, scale: float
+) -> Tensor:
+    """Sparse decode attention: one query per request over the records of its selected slots.
+
+    q [n, H, d]; pool [..., W]; slots int32 [n, k], -1 for none; returns [n, H, value_dim], zeros for a request with
+    no slot. KV head g of G has its key at g * d of a record and its value at value_offset + g * value_dim: GQA has
+    value_offset = G * d; MLA has G = 1, value_offset = 0 and value_dim = kv_lora_rank (the query is absorbed).
+    """
+    n, heads, key_dim = q.shape
+    records = gather(pool, slots).float()
+    keys = records[..., : kv_heads * key_dim].view(n, -1, kv_heads, key_dim).permute(0, 2, 3, 1)
+    values = records[..., value_offset : value_offset + kv_heads * value_dim]
+    values = values.view(n, -1, kv_heads, value_dim).transpose(1, 2)
+    scores = (q.float() * scale).view(n, kv_heads, heads // kv_heads, key_dim) @ keys
+    valid = (slots >= 0)[:, None, None, :]
+    weights = scores.masked_fill(~valid, -torch.inf).softmax(dim=-1).nan_to_num(0.0).masked_fill(~valid, 0.0)
+    return (weights @ values).view(n, heads, value_dim).to(q.dtype)

@@ -1,0 +1,146 @@
+// The CPU operations as functions of tensors. Shapes, dtypes and strides were checked by the Python wrappers.
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/function.h>
+
+#include <algorithm>
+
+#include "buffer.h"
+#include "run_cpu.h"
+#include "tensors.h"
+
+namespace hisparse {
+namespace cpu {
+
+Run run_of(int64_t block_threads, int64_t workers) {
+  return Run{static_cast<int>(block_threads), std::max(1, static_cast<int>(workers))};
+}
+
+void check_rows_and_positions(const MatchArgs& a) {
+  for (int64_t i = 0; i < a.n; ++i) {
+    const int64_t row = a.rows[i];
+    if (row < -1 || row >= a.num_rows)
+      TVM_FFI_THROW(ValueError) << "rows[" << i << "] = " << row << " is outside [-1, " << a.num_rows << ")";
+  }
+  for (int64_t i = 0; i < a.n; ++i) {
+    if (a.rows[i] < 0) continue;
+    const int32_t* const selection = a.selection + i * a.k;
+    const int32_t length = a.seq_lens[i];
+    bool outside = false;
+    for (int64_t j = 0; j < a.k; ++j) outside |= selection[j] < -1 || selection[j] >= length;
+    for (int64_t j = 0; outside && j < a.k; ++j) {
+      if (selection[j] < -1 || selection[j] >= length)
+        TVM_FFI_THROW(ValueError) << "selection[" << i << ", " << j << "] = " << selection[j] << " is outside [-1, "
+                                  << length << ")";
+    }
+  }
+}
+
+void check_skipped(int64_t skipped) {
+  if (skipped) TVM_FFI_THROW(IndexError) << skipped << " of the misses lie outside the host pool or the cache";
+}
+
+int64_t match_and_fetch(TensorView selection, TensorView rows, TensorView seq_lens, TensorView slot_positions,
+                        TensorView lru_order, TensorView out, TensorView plan_rows, TensorView plan_slots,
+                        TensorView plan_positions, TensorView per_row, bool checked, const Pools& pools,
+                        const Run& run) {
+  static thread_local Buffer<int32_t> miss_slots, miss_positions;
+  const int64_t n = selection.size(0), k = selection.size(1);
+  const MatchArgs match = match_args(selection, rows, seq_lens, slot_positions, lru_order, out, per_row,
+                                     miss_slots.at_least(n * k), miss_positions.at_least(n * k));
+  if (checked) check_rows_and_positions(match);
+  run_match(run, match);
+  int64_t skipped = 0;
+  const int64_t total =
+      run_fetch(run, fetch_args(match, plan_view(plan_rows, plan_slots, plan_positions), pools), &skipped);
+  check_skipped(skipped);
+  return total;
+}
+
+int64_t match(TensorView selection, TensorView rows, TensorView seq_lens, TensorView slot_positions,
+              TensorView lru_order, TensorView out, TensorView plan_rows, TensorView plan_slots,
+              TensorView plan_positions, TensorView per_row, bool checked, int64_t block_threads, int64_t workers) {
+  return match_and_fetch(selection, rows, seq_lens, slot_positions, lru_order, out, plan_rows, plan_slots,
+                         plan_positions, per_row, checked, Pools{}, run_of(block_threads, workers));
+}
+
+int64_t resolve(TensorView selection, TensorView rows, TensorView seq_lens, TensorView slot_positions,
+                TensorView lru_order, TensorView out, TensorView plan_rows, TensorView plan_slots,
+                TensorView plan_positions, TensorView per_row, bool checked, TensorView cache, TensorView host,
+                TensorView page_table, int64_t page_size, int64_t block_threads, int64_t workers) {
+  return match_and_fetch(selection, rows, seq_lens, slot_positions, lru_order, out, plan_rows, plan_slots,
+                         plan_positions, per_row, checked, pools_of(cache, host, page_table, page_size),
+                         run_of(block_threads, workers));
+}
+
+void replay(TensorView plan_rows, TensorView plan_slots, TensorView plan_positions, TensorView per_row,
+            TensorView cache, TensorView host, TensorView page_table, int64_t page_size, int64_t block_threads,
+            int64_t workers) {
+  check_skipped(run_replay(run_of(block_threads, workers), plan_view(plan_rows, plan_slots, plan_positions),
+                           data<int64_t>(per_row), per_row.size(0), pools_of(cache, host, page_table, page_size)));
+}
+
+void append(TensorView records, TensorView rows, TensorView seq_lens, TensorView slot_positions, TensorView lru_order,
+            TensorView cache, int64_t block_threads, int64_t workers) {
+  run_append(run_of(block_threads, workers), append_args(records, rows, seq_lens, slot_positions, lru_order, cache),
+             rows.size(0));
+}
+
+void check_index(const int64_t* index, int64_t count, int64_t records, const char* name) {
+  for (int64_t j = 0; j < count; ++j) {
+    if (index[j] < -1 || index[j] >= records)
+      TVM_FFI_THROW(IndexError) << name << "[" << j << "] = " << index[j] << " is outside [-1, " << records << ")";
+  }
+}
+
+void write_through(TensorView cache, TensorView rows, TensorView host, TensorView host_index, int64_t block_threads,
+                   int64_t workers) {
+  const IndexedCopy copy = write_through_copy(cache, rows, host, host_index);
+  check_index(copy.from_index, copy.count, cache.size(0), "rows");
+  check_index(copy.to_index, copy.count, copy.to_records, "host_index");
+  run_copy(run_of(block_threads, workers), copy);
+}
+
+void stage(TensorView records, TensorView host, TensorView host_index, int64_t block_threads, int64_t workers) {
+  const IndexedCopy copy = stage_copy(records, host, host_index);
+  check_index(copy.to_index, copy.count, copy.to_records, "host_index");
+  run_copy(run_of(block_threads, workers), copy);
+}
+
+void gather(TensorView pool, TensorView slots, TensorView out, int64_t block_threads, int64_t workers) {
+  const IndexedCopy copy = gather_copy(pool, slots, out);
+  for (int64_t j = 0; j < copy.count; ++j) {
+    if (copy.from_slot[j] >= copy.from_records)
+      TVM_FFI_THROW(IndexError) << "slot " << copy.from_slot[j] << " is outside the pool of " << copy.from_records;
+  }
+  run_copy(run_of(block_threads, workers), copy);
+}
+
+void attend(TensorView q, TensorView pool, TensorView slots, TensorView out, int64_t kv_heads, int64_t value_offset,
+            double scale, int64_t workers) {
+  const int64_t width = pool.size(-1);
+  const AttendArgs a{q.data_ptr(), pool.data_ptr(), data<int32_t>(slots), out.data_ptr(), q.size(0), slots.size(1),
+                     q.size(1), kv_heads, q.size(2), out.size(2), value_offset, width, records_in(pool),
+                     static_cast<float>(scale)};
+  const Run run = run_of(0, workers);
+  const DLDataType dtype = q.dtype();
+  if (dtype.code == kDLFloat && dtype.bits == 32) return run_attend(run, a, Element::float32);
+  if (dtype.code == kDLFloat && dtype.bits == 16) return run_attend(run, a, Element::float16);
+  if (dtype.code == kDLBfloat && dtype.bits == 16) return run_attend(run, a, Element::bfloat16);
+  TVM_FFI_THROW(ValueError) << "attend works on float32, float16 and bfloat16";
+}
+
+double phase_seconds(int64_t phase) { return phase_time(static_cast<int>(phase)); }
+
+}  // namespace cpu
+}  // namespace hisparse
+
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(match, hisparse::cpu::match);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(resolve, hisparse::cpu::resolve);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(replay, hisparse::cpu::replay);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(append, hisparse::cpu::append);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(write_through, hisparse::cpu::write_through);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(stage, hisparse::cpu::stage);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(gather, hisparse::cpu::gather);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(attend, hisparse::cpu::attend);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(phase_seconds, hisparse::cpu::phase_seconds);

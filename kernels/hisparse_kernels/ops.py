@@ -1,0 +1,275 @@
+"""One wrapper per operation: checks its arguments, then runs the kernels of the tensors' device.
+
+Shapes, orders and errors are those of `reference`, which also runs where nothing is compiled. On a GPU everything is
+queued on the current stream. `match` and `resolve` then wait for the number of misses, unless `out` is given: with
+`out` (and `checked=False`) nothing waits and nothing branches on the host, so a CUDA graph can capture them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hisparse_kernels import reference
+from hisparse_kernels.backends import Kernels, kernels_for
+from hisparse_kernels.check import check, check_dims, check_host, check_state
+from hisparse_kernels.reference import Plan
+
+_int32, _int64 = torch.int32, torch.int64
+
+
+
+def plan_buffer(n: int, k: int, device: str | torch.device = "cpu") -> tuple[Tensor, Plan]:
+    """An `out` for `match` and `resolve`: slots [n, k] and a plan with room for every selected position."""
+    lists = torch.zeros(3, n * k, dtype=_int64, device=device)
+    slots = torch.full((n, k), -1, dtype=_int32, device=device)
+    return slots, Plan(lists[0], lists[1], lists[2], torch.zeros(n, dtype=_int64, device=device))
+
+
+def match(
+    selection: Tensor,
+    rows: Tensor,
+    seq_lens: Tensor,
+    slot_positions: Tensor,
+    lru_order: Tensor,
+    *,
+    checked: bool = True,
+    record: bool = True,
+    out: tuple[Tensor, Plan] | None = None,
+) -> tuple[Tensor, Plan]:
+    """`reference.match`; record=False leaves the plan's lists empty; out: of `plan_buffer`, filled and returned."""
+    state = (selection, rows, seq_lens, slot_positions, lru_order)
+    return _match(state, None, checked, record, out)
+
+
+def resolve(
+    selection: Tensor,
+    rows: Tensor,
+    seq_lens: Tensor,
+    slot_positions: Tensor,
+    lru_order: Tensor,
+    cache: Tensor,
+    host: Tensor,
+    page_table: Tensor,
+    page_size: int,
+    *,
+    checked: bool = True,
+    record: bool = True,
+    out: tuple[Tensor, Plan] | None = None,
+) -> tuple[Tensor, Plan]:
+    """`reference.resolve`: `match`, then the copies, divided evenly over all workers by the batch's misses."""
+    state = (selection, rows, seq_lens, slot_positions, lru_order)
+    return _match(state, (cache, host, page_table, page_size), checked, record, out)
+
+
+def replay(plan: Plan, cache: Tensor, host: Tensor, page_table: Tensor, page_size: int) -> None:
+    """`reference.replay`. On a GPU a move outside the pool or the cache is left out instead of raising."""
+    _check_pools(cache, host, page_table, page_size)
+    device = cache.device
+    capacity = (len(plan.rows),)
+    lists = [check(f"plan.{f}", t, _int64, capacity, device) for f, t in zip(Plan._fields[:3], plan[:3], strict=True)]
+    per_row = check("plan.per_row", plan.per_row, _int64, (len(plan.per_row),), device)
+    kernels = kernels_for(device.type)
+    if kernels is None:
+        reference.replay(plan, cache, host, page_table, page_size)
+    elif device.type == "cpu":
+        kernels.module.replay(*lists, per_row, cache, host, page_table, page_size, *_how(kernels))
+    else:
+        kernels.module.replay(*lists, per_row, cache, host, page_table, page_size, _stream(device))
+
+
+def append(
+    records: Tensor, rows: Tensor, seq_lens: Tensor, slot_positions: Tensor, lru_order: Tensor, cache: Tensor
+) -> None:
+    """`reference.append`."""
+    device = cache.device
+    check_dims("cache", cache, 3)
+    num_rows, slots, width = cache.shape
+    n = len(rows)
+    rows = check("rows", rows, _int64, (n,), device)
+    seq_lens = check("seq_lens", seq_lens, _int32, (n,), device)
+    records = check("records", records, cache.dtype, (n, width), device)
+    check_state("slot_positions", slot_positions, _int32, (num_rows, slots - 1), device)
+    check_state("lru_order", lru_order, _int32, (num_rows, slots - 1), device)
+    check_state("cache", cache, cache.dtype, (num_rows, slots, width), device)
+    kernels = kernels_for(device.type)
+    if kernels is None:
+        reference.append(records, rows, seq_lens, slot_positions, lru_order, cache)
+    else:
+        how = _how(kernels) if device.type == "cpu" else (_stream(device),)
+        kernels.module.append(records, rows, seq_lens, slot_positions, lru_order, cache, *how)
+
+
+def write_through(cache: Tensor, rows: Tensor, host: Tensor, host_index: Tensor) -> None:
+    """`reference.write_through`. On a GPU an index outside its pool is left out instead of raising."""
+    device = cache.device
+    check_dims("cache", cache, 3)
+    rows = check("rows", rows, _int64, (len(rows),), device)
+    host_index = check("host_index", host_index, _int64, (len(rows),), device)
+    check_host(host, cache.shape[2], cache.dtype, device)
+    check_state("cache", cache, cache.dtype, tuple(cache.shape), device)
+    kernels = kernels_for(device.type)
+    if kernels is None:
+        reference.write_through(cache, rows, host, host_index)
+    else:
+        how = _how(kernels) if device.type == "cpu" else (_stream(device),)
+        kernels.module.write_through(cache, rows, host, host_index, *how)
+
+
+def stage(records: Tensor, host: Tensor, host_index: Tensor) -> None:
+    """`reference.stage`. On a GPU an index outside the pool is left out instead of raising."""
+    device = records.device
+    check_dims("host", host, 2)
+    check_host(host, host.shape[1], records.dtype, device)
+    count = len(host_index)
+    records = check("records", records, host.dtype, (count, host.shape[1]), device)
+    host_index = check("host_index", host_index, _int64, (count,), device)
+    kernels = kernels_for(device.type)
+    if kernels is None:
+        reference.stage(records, host, host_index)
+    else:
+        how = _how(kernels) if device.type == "cpu" else (_stream(device),)
+        kernels.module.stage(records, host, host_index, *how)
+
+
+def gather(pool: Tensor, slots: Tensor) -> Tensor:
+    """`reference.gather`. On a GPU a slot outside the pool leaves its record unwritten instead of raising."""
+    device = pool.device
+    check_dims("slots", slots, 2)
+    n, k = slots.shape
+    slots = check("slots", slots, _int32, (n, k), device)
+    check_state("pool", pool, pool.dtype, tuple(pool.shape), device)
+    kernels = kernels_for(device.type)
+    if kernels is None:
+        return reference.gather(pool, slots)
+    out = torch.empty(n, k, pool.shape[-1], dtype=pool.dtype, device=device)
+    how = _how(kernels) if device.type == "cpu" else (_stream(device),)
+    kernels.module.gather(pool, slots, out, *how)
+    return out
+
+
+def attend(
+    q: Tensor, pool: Tensor, slots: Tensor, *, kv_heads: int, value_offset: int, value_dim: int, scale: float
+) -> Tensor:
+    """`reference.attend`, sums in float32; torch's own operations on a GPU. Equal up to the order of the sums."""
+    check_dims("q", q, 3)
+    check_dims("slots", slots, 2)
+    (n, heads, key_dim), device, width = q.shape, pool.device, pool.shape[-1]
+    q = check("q", q, pool.dtype, (n, heads, key_dim), device)
+    slots = check("slots", slots, _int32, (n, slots.shape[1]), device)
+    check_state("pool", pool, pool.dtype, tuple(pool.shape), device)
+    if heads % kv_heads or kv_heads * key_dim > width or not 0 <= value_offset <= width - kv_heads * value_dim:
+        raise ValueError(f"{heads} heads of {key_dim} over {kv_heads} KV heads do not fit records of {width} elements")
+    kernels = kernels_for(device.type) if device.type == "cpu" else None
+    if kernels is None:
+        shape = {"kv_heads": kv_heads, "value_offset": value_offset, "value_dim": value_dim}
+        return reference.attend(q, pool, slots, **shape, scale=scale)
+    out = torch.empty(n, heads, value_dim, dtype=q.dtype)
+    kernels.module.attend(q, pool, slots, out, kv_heads, value_offset, scale, torch.get_num_threads())
+    return out
+
+
+def _match(
+    state: tuple[Tensor, ...],
+    pools: tuple[Tensor, Tensor, Tensor, int] | None,
+    checked: bool,
+    record: bool,
+    out: tuple[Tensor, Plan] | None,
+) -> tuple[Tensor, Plan]:
+    selection, rows, seq_lens, slot_positions, lru_order = state
+    device = slot_positions.device
+    check_dims("selection", selection, 2)
+    check_dims("slot_positions", slot_positions, 2)
+    (n, k), (num_rows, num_slots) = selection.shape, slot_positions.shape
+    if k > num_slots:
+        raise ValueError(f"k={k} selected positions do not fit B={num_slots} slots")
+    selection = check("selection", selection, _int32, (n, k), device)
+    rows = check("rows", rows, _int64, (n,), device)
+    seq_lens = check("seq_lens", seq_lens, _int32, (n,), device)
+    check_state("slot_positions", slot_positions, _int32, (num_rows, num_slots), device)
+    check_state("lru_order", lru_order, _int32, (num_rows, num_slots), device)
+    if pools is not None:
+        _check_pools(*pools)
+        if pools[0].shape[:2] != (num_rows, num_slots + 1):
+            raise ValueError(f"cache is {list(pools[0].shape)}; needs [{num_rows}, {num_slots + 1}, record]")
+    state = (selection, rows, seq_lens, slot_positions, lru_order)
+    kernels = kernels_for(device.type)
+    if kernels is None:
+        return _match_reference(state, pools, checked, record, out)
+    if out is None:
+        slots, per_row = torch.empty_like(selection), torch.empty_like(rows)
+        lists = torch.empty(3, n * k if record else 0, dtype=_int64, device=device)
+        plan = Plan(*lists.unbind(0), per_row)
+    else:
+        slots, plan = out
+        check_state("out slots", slots, _int32, (n, k), device)
+        for field, tensor in zip(Plan._fields, plan, strict=True):
+            shape = (n,) if field == "per_row" else (len(plan.rows),)
+            check_state(f"out plan.{field}", tensor, _int64, shape, device)
+    if device.type == "cpu":
+        total = _match_cpu(kernels, state, pools, checked, slots, plan)
+    else:
+        if checked:
+            reference.check_positions(selection, seq_lens, rows, num_rows)
+        _match_cuda(kernels, state, pools, slots, plan)
+        total = int(plan.per_row.sum()) if out is None and record else 0
+    if out is None:
+        plan = Plan(*lists[:, :total].unbind(0), plan.per_row)
+    return slots, plan
+
+
+def _match_cpu(
+    kernels: Kernels, state: tuple[Tensor, ...], pools: Any, checked: bool, slots: Tensor, plan: Plan
+) -> int:
+    if pools is None:
+        return kernels.module.match(*state, slots, *plan, checked, *_how(kernels))
+    return kernels.module.resolve(*state, slots, *plan, checked, *pools, *_how(kernels))
+
+
+def _match_cuda(kernels: Kernels, state: tuple[Tensor, ...], pools: Any, slots: Tensor, plan: Plan) -> None:
+    selection, device = state[0], state[0].device
+    scratch = torch.empty(kernels.module.scratch_ints(*selection.shape, state[3].shape[1]), dtype=_int32, device=device)
+    if pools is None:
+        kernels.module.match(*state, slots, *plan, scratch, _stream(device))
+    else:
+        kernels.module.resolve(*state, slots, *plan, *pools, scratch, _stream(device))
+
+
+def _match_reference(
+    state: tuple[Tensor, ...], pools: Any, checked: bool, record: bool, out: tuple[Tensor, Plan] | None
+) -> tuple[Tensor, Plan]:
+    if pools is None:
+        slots, plan = reference.match(*state, checked=checked)
+    else:
+        slots, plan = reference.resolve(*state, *pools, checked=checked)
+    if out is not None:
+        out[0].copy_(slots)
+        total = min(len(plan.rows), len(out[1].rows))
+        for to, of in zip(out[1][:3], plan[:3], strict=True):
+            to[:total] = of[:total]
+        out[1].per_row.copy_(plan.per_row)
+        return out
+    if not record:
+        plan = Plan(plan.rows[:0], plan.slots[:0], plan.positions[:0], plan.per_row)
+    return slots, plan
+
+
+def _check_pools(cache: Tensor, host: Tensor, page_table: Tensor, page_size: int) -> None:
+    device = cache.device
+    check_dims("cache", cache, 3)
+    check_dims("page_table", page_table, 2)
+    check_state("cache", cache, cache.dtype, tuple(cache.shape), device)
+    check_state("page_table", page_table, _int32, (cache.shape[0], page_table.shape[1]), device)
+    check_host(host, cache.shape[2], cache.dtype, device)
+    if page_size < 1:
+        raise ValueError(f"page_size={page_size} must be at least 1")
+
+
+def _how(kernels: Kernels) -> tuple[int, int]:
+    return kernels.block_threads, torch.get_num_threads()
+
+
+def _stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
