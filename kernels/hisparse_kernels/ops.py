@@ -20,7 +20,6 @@ from hisparse_kernels.reference import Plan
 _int32, _int64 = torch.int32, torch.int64
 
 
-
 def plan_buffer(n: int, k: int, device: str | torch.device = "cpu") -> tuple[Tensor, Plan]:
     """An `out` for `match` and `resolve`: slots [n, k] and a plan with room for every selected position."""
     lists = torch.zeros(3, n * k, dtype=_int64, device=device)

@@ -15,7 +15,12 @@ from harness.engine.scheduler import Chunk, Plan
 from harness.schema import Config
 
 SYSTEMS = ("full_kv", "fetch_all", "hisparse_sync")
-ROOMY = ["engine.device_kv_budget=64MiB", "engine.host_kv_budget=64MiB", "workload.input_len=8", "workload.output_len=8"]
+ROOMY = [
+    "engine.device_kv_budget=64MiB",
+    "engine.host_kv_budget=64MiB",
+    "workload.input_len=8",
+    "workload.output_len=8",
+]
 GLM = ["experiment=quickstart", "tracker=none", "load.concurrencies=[1]", *ROOMY]
 GLM += ["model.num_layers=3", "model.hidden_size=48", "model.intermediate_size=96", "model.num_heads=2"]
 GLM += ["model.q_lora_rank=32", "model.kv_lora_rank=32", "model.qk_nope_head_dim=16", "model.qk_rope_head_dim=16"]

@@ -76,7 +76,9 @@ def test_logits_are_bit_identical_across_systems(model: str) -> None:
 def test_a_sequence_that_fits_the_cache_never_needs_the_host(model: str) -> None:
     """Prompt and output of at most B + 1 = 25 positions, on both sides of k."""
     all_probes = probes(model, *SYSTEMS)
-    run_lockstep(all_probes, driver([(0, 1, 24), (0, 5, 20), (1, 16, 9), (2, 17, 8), (3, 24, 1), (4, 23, 2), (30, 2, 23)]))
+    run_lockstep(
+        all_probes, driver([(0, 1, 24), (0, 5, 20), (1, 16, 9), (2, 17, 8), (3, 24, 1), (4, 23, 2), (30, 2, 23)])
+    )
     assert all_probes["hisparse_sync"].kv.counters.misses == 0
     assert all_probes["hisparse_sync"].kv.counters.lookups == all_probes["fetch_all"].kv.counters.lookups > 0
 
@@ -244,7 +246,9 @@ def test_kernels_write_only_what_they_say() -> None:
         ended = run.advance(plan)
         if not ended:
             length = run.requests[0].prefilled + max(0, run.requests[0].generated - 1)
-            written[kernels.host_records(kv.host.page_table, torch.tensor(0), torch.arange(length), kv.page_size)] = True
+            written[kernels.host_records(kv.host.page_table, torch.tensor(0), torch.arange(length), kv.page_size)] = (
+                True
+            )
             for layer in range(kv.num_layers):
                 assert kv.host.records[layer][~written].eq(0).all()
                 assert kv.host.records[layer][written].ne(0).any(dim=1).all()
