@@ -7,8 +7,6 @@ queued on the current stream. `match` and `resolve` then wait for the number of 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -18,6 +16,8 @@ from hisparse_kernels.check import check, check_dims, check_host, check_state
 from hisparse_kernels.reference import Plan
 
 _int32, _int64 = torch.int32, torch.int64
+_State = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+_Pools = tuple[Tensor, Tensor, Tensor, int]
 
 
 def plan_buffer(n: int, k: int, device: str | torch.device = "cpu") -> tuple[Tensor, Plan]:
@@ -171,8 +171,8 @@ def attend(
 
 
 def _match(
-    state: tuple[Tensor, ...],
-    pools: tuple[Tensor, Tensor, Tensor, int] | None,
+    state: _State,
+    pools: _Pools | None,
     checked: bool,
     record: bool,
     out: tuple[Tensor, Plan] | None,
@@ -200,7 +200,7 @@ def _match(
     if out is None:
         slots, per_row = torch.empty_like(selection), torch.empty_like(rows)
         lists = torch.empty(3, n * k if record else 0, dtype=_int64, device=device)
-        plan = Plan(*lists.unbind(0), per_row)
+        plan = Plan(lists[0], lists[1], lists[2], per_row)
     else:
         slots, plan = out
         check_state("out slots", slots, _int32, (n, k), device)
@@ -215,19 +215,17 @@ def _match(
         _match_cuda(kernels, state, pools, slots, plan)
         total = int(plan.per_row.sum()) if out is None and record else 0
     if out is None:
-        plan = Plan(*lists[:, :total].unbind(0), plan.per_row)
+        plan = Plan(lists[0, :total], lists[1, :total], lists[2, :total], plan.per_row)
     return slots, plan
 
 
-def _match_cpu(
-    kernels: Kernels, state: tuple[Tensor, ...], pools: Any, checked: bool, slots: Tensor, plan: Plan
-) -> int:
+def _match_cpu(kernels: Kernels, state: _State, pools: _Pools | None, checked: bool, slots: Tensor, plan: Plan) -> int:
     if pools is None:
         return kernels.module.match(*state, slots, *plan, checked, *_how(kernels))
     return kernels.module.resolve(*state, slots, *plan, checked, *pools, *_how(kernels))
 
 
-def _match_cuda(kernels: Kernels, state: tuple[Tensor, ...], pools: Any, slots: Tensor, plan: Plan) -> None:
+def _match_cuda(kernels: Kernels, state: _State, pools: _Pools | None, slots: Tensor, plan: Plan) -> None:
     selection, device = state[0], state[0].device
     scratch = torch.empty(kernels.module.scratch_ints(*selection.shape, state[3].shape[1]), dtype=_int32, device=device)
     if pools is None:
@@ -237,7 +235,7 @@ def _match_cuda(kernels: Kernels, state: tuple[Tensor, ...], pools: Any, slots: 
 
 
 def _match_reference(
-    state: tuple[Tensor, ...], pools: Any, checked: bool, record: bool, out: tuple[Tensor, Plan] | None
+    state: _State, pools: _Pools | None, checked: bool, record: bool, out: tuple[Tensor, Plan] | None
 ) -> tuple[Tensor, Plan]:
     if pools is None:
         slots, plan = reference.match(*state, checked=checked)

@@ -217,10 +217,10 @@ def load_row(row: int, length: int, slot_positions: Tensor, lru_order: Tensor, c
     num_slots = slot_positions.shape[1]
     resident = min(length - 1, num_slots)
     first = length - 1 - resident
-    kind = {"dtype": torch.int32, "device": slot_positions.device}
+    device = slot_positions.device
     slot_positions[row] = -1
-    slot_positions[row, :resident] = torch.arange(first, first + resident, **kind)
-    lru_order[row] = torch.arange(num_slots, **kind).roll(-resident)
+    slot_positions[row, :resident] = torch.arange(first, first + resident, dtype=torch.int32, device=device)
+    lru_order[row] = torch.arange(num_slots, dtype=torch.int32, device=device).roll(-resident)
     cache[row, :resident] = records[:resident]
     cache[row, num_slots] = records[resident]
 
