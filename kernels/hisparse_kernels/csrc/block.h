@@ -16,9 +16,11 @@
 #if defined(__CUDACC__)
 #define HS_INLINE __device__ __forceinline__
 #define HS_HOST_DEVICE __host__ __device__
+#define HS_UNROLL _Pragma("unroll")
 #else
 #define HS_INLINE inline
 #define HS_HOST_DEVICE
+#define HS_UNROLL
 #endif
 
 namespace hisparse {

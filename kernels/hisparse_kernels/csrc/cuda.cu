@@ -17,6 +17,7 @@ namespace hisparse {
 namespace cuda {
 
 constexpr int kCopyThreads = 256;
+constexpr int kCopyBlocks = 4;  // per SM: 64 registers a thread
 constexpr int kAppendThreads = 256;
 constexpr int64_t kMaxTopK = 8192;
 constexpr int64_t kMaxBatch = 16384;               // of a fetch, whose blocks hold one offset per request
@@ -46,14 +47,14 @@ __global__ void __launch_bounds__(kMaxThreads) match_kernel(MatchArgs a, int32_t
 }
 
 template <class Unit>
-__global__ void __launch_bounds__(kCopyThreads) fetch_kernel(FetchArgs a) {
+__global__ void __launch_bounds__(kCopyThreads, kCopyBlocks) fetch_kernel(FetchArgs a) {
   extern __shared__ int32_t dynamic[];
   __shared__ int32_t scan_space[kWarp + 1];
   fetch<Unit>(Block{static_cast<int>(blockDim.x), scan_space}, blockIdx.x, gridDim.x, a, dynamic, nullptr);
 }
 
 template <class Unit>
-__global__ void __launch_bounds__(kCopyThreads)
+__global__ void __launch_bounds__(kCopyThreads, kCopyBlocks)
     replay_kernel(PlanView plan, const int64_t* per_row, int64_t n, Pools pools) {
   extern __shared__ int32_t dynamic[];
   __shared__ int32_t scan_space[kWarp + 1];
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kAppendThreads) append_kernel(AppendArgs a) {
 }
 
 template <class Unit>
-__global__ void __launch_bounds__(kCopyThreads) copy_kernel(IndexedCopy c) {
+__global__ void __launch_bounds__(kCopyThreads, kCopyBlocks) copy_kernel(IndexedCopy c) {
   copy_indexed<Unit>(Block{static_cast<int>(blockDim.x), nullptr}, blockIdx.x, gridDim.x, c);
 }
 
@@ -83,7 +84,7 @@ int copy_blocks(int64_t most_records) {
   check(cudaGetDevice(&device), "cudaGetDevice");
   check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
   const int64_t warps = kCopyThreads / kWarp, enough = (most_records + warps - 1) / warps;
-  const int64_t full = int64_t{processors} * 4;
+  const int64_t full = int64_t{processors} * kCopyBlocks;
   return static_cast<int>(enough < 1 ? 1 : enough < full ? enough : full);
 }
 
