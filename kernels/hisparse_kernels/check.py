@@ -17,9 +17,10 @@ def check(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...],
 
 def check_state(name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> Tensor:
     """A tensor that is written in place, so it must be contiguous as it is. Raises ValueError."""
-    if not tensor.is_contiguous():
+    found = check(name, tensor, dtype, shape, device)
+    if found is not tensor:
         raise ValueError(f"{name} is written in place and must be contiguous; its strides are {tensor.stride()}")
-    return check(name, tensor, dtype, shape, device)
+    return found
 
 
 def check_dims(name: str, tensor: Tensor, dims: int) -> None:

@@ -179,6 +179,14 @@ def _match(
 ) -> tuple[Tensor, Plan]:
     selection, rows, seq_lens, slot_positions, lru_order = state
     device = slot_positions.device
+    kernels = kernels_for(device.type)
+    if out is None and kernels is not None and device.type == "cpu":
+        room = selection.numel() if record else 0
+        slots, flat, per_row = torch.empty_like(selection), torch.empty(3 * room, dtype=_int64), torch.empty_like(rows)
+        total = _match_cpu(kernels, state, pools, checked, slots, Plan(flat, flat, flat, per_row))
+        if total >= 0:
+            return slots, _compact(flat, room, total, per_row)
+        # else: not as they must be; the checks below say why, or make inputs contiguous
     check_dims("selection", selection, 2)
     check_dims("slot_positions", slot_positions, 2)
     (n, k), (num_rows, num_slots) = selection.shape, slot_positions.shape
@@ -194,13 +202,13 @@ def _match(
         if pools[0].shape[:2] != (num_rows, num_slots + 1):
             raise ValueError(f"cache is {list(pools[0].shape)}; needs [{num_rows}, {num_slots + 1}, record]")
     state = (selection, rows, seq_lens, slot_positions, lru_order)
-    kernels = kernels_for(device.type)
     if kernels is None:
         return _match_reference(state, pools, checked, record, out)
     if out is None:
         slots, per_row = torch.empty_like(selection), torch.empty_like(rows)
-        lists = torch.empty(3, n * k if record else 0, dtype=_int64, device=device)
-        plan = Plan(lists[0], lists[1], lists[2], per_row)
+        room = n * k if record else 0
+        flat = torch.empty(3 * room, dtype=_int64, device=device)
+        plan = Plan._make((flat, flat, flat, per_row) if device.type == "cpu" else (*flat.view(3, room), per_row))
     else:
         slots, plan = out
         check_state("out slots", slots, _int32, (n, k), device)
@@ -214,9 +222,18 @@ def _match(
             reference.check_positions(selection, seq_lens, rows, num_rows)
         _match_cuda(kernels, state, pools, slots, plan)
         total = int(plan.per_row.sum()) if out is None and record else 0
-    if out is None:
-        plan = Plan(lists[0, :total], lists[1, :total], lists[2, :total], plan.per_row)
-    return slots, plan
+    if out is not None:
+        return slots, plan
+    if device.type == "cpu" or not record:
+        return slots, _compact(flat, room, total, per_row)
+    return slots, Plan(plan.rows[:total], plan.slots[:total], plan.positions[:total], per_row)
+
+
+def _compact(flat: Tensor, room: int, total: int, per_row: Tensor) -> Plan:
+    """The plan of a CPU kernel, which lays the three lists out one behind another; room 0: not recorded."""
+    if room == 0:
+        return Plan(flat, flat, flat, per_row)
+    return Plan._make((*flat.split_with_sizes((total, total, total, 3 * (room - total)))[:3], per_row))
 
 
 def _match_cpu(kernels: Kernels, state: _State, pools: _Pools | None, checked: bool, slots: Tensor, plan: Plan) -> int:

@@ -4,6 +4,7 @@
 #include <tvm/ffi/function.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "buffer.h"
 #include "run_cpu.h"
@@ -14,6 +15,37 @@ namespace cpu {
 
 Run run_of(int64_t block_threads, int64_t workers) {
   return Run{static_cast<int>(block_threads), std::max(1, static_cast<int>(workers))};
+}
+
+bool is(const TensorView& t, DLDataTypeCode code, int bits, std::initializer_list<int64_t> shape) {
+  const DLDataType dtype = t.dtype();
+  if (dtype.code != code || dtype.bits != bits || dtype.lanes != 1 || t.device().device_type != kDLCPU) return false;
+  if (t.ndim() != static_cast<int>(shape.size()) || !t.IsContiguous()) return false;
+  return std::equal(shape.begin(), shape.end(), t.shape().begin());
+}
+
+bool is_int32(const TensorView& t, std::initializer_list<int64_t> shape) { return is(t, kDLInt, 32, shape); }
+bool is_int64(const TensorView& t, std::initializer_list<int64_t> shape) { return is(t, kDLInt, 64, shape); }
+
+// Whether match can run on these as they are; if not, the Python checks say why or make them so.
+bool fit(const TensorView& selection, const TensorView& rows, const TensorView& seq_lens,
+         const TensorView& slot_positions, const TensorView& lru_order) {
+  if (selection.ndim() != 2 || slot_positions.ndim() != 2) return false;
+  const int64_t n = selection.size(0), k = selection.size(1);
+  const int64_t num_rows = slot_positions.size(0), num_slots = slot_positions.size(1);
+  return k <= num_slots && is_int32(selection, {n, k}) && is_int64(rows, {n}) && is_int32(seq_lens, {n}) &&
+         is_int32(slot_positions, {num_rows, num_slots}) && is_int32(lru_order, {num_rows, num_slots});
+}
+
+bool pools_fit(const TensorView& slot_positions, const TensorView& cache, const TensorView& host,
+               const TensorView& page_table, int64_t page_size) {
+  if (cache.ndim() != 3 || host.ndim() != 2 || page_table.ndim() != 2 || page_size < 1) return false;
+  const int64_t num_rows = slot_positions.size(0), num_slots = slot_positions.size(1), width = cache.size(2);
+  const DLDataType dtype = cache.dtype(), host_dtype = host.dtype();
+  return dtype.code == host_dtype.code && dtype.bits == host_dtype.bits && host.size(1) == width &&
+         host.IsContiguous() && host.device().device_type != kDLCUDA && cache.device().device_type == kDLCPU &&
+         cache.IsContiguous() && cache.size(0) == num_rows && cache.size(1) == num_slots + 1 &&
+         is_int32(page_table, {num_rows, page_table.size(1)});
 }
 
 void check_rows_and_positions(const MatchArgs& a) {
@@ -50,9 +82,14 @@ int64_t match_and_fetch(TensorView selection, TensorView rows, TensorView seq_le
                                      miss_slots.at_least(n * k), miss_positions.at_least(n * k));
   if (checked) check_rows_and_positions(match);
   run_match(run, match);
+  PlanView plan = plan_view(plan_rows, plan_slots, plan_positions);
+  if (plan.rows == plan.slots) {  // one tensor for all three lists, which follow one another
+    plan.capacity = plan.capacity == 0 ? 0 : std::accumulate(match.per_row, match.per_row + n, int64_t{0});
+    plan.slots = plan.rows + plan.capacity;
+    plan.positions = plan.slots + plan.capacity;
+  }
   int64_t skipped = 0;
-  const int64_t total =
-      run_fetch(run, fetch_args(match, plan_view(plan_rows, plan_slots, plan_positions), pools), &skipped);
+  const int64_t total = run_fetch(run, fetch_args(match, plan, pools), &skipped);
   check_skipped(skipped);
   return total;
 }
@@ -60,6 +97,7 @@ int64_t match_and_fetch(TensorView selection, TensorView rows, TensorView seq_le
 int64_t match(TensorView selection, TensorView rows, TensorView seq_lens, TensorView slot_positions,
               TensorView lru_order, TensorView out, TensorView plan_rows, TensorView plan_slots,
               TensorView plan_positions, TensorView per_row, bool checked, int64_t block_threads, int64_t workers) {
+  if (!fit(selection, rows, seq_lens, slot_positions, lru_order)) return -1;
   return match_and_fetch(selection, rows, seq_lens, slot_positions, lru_order, out, plan_rows, plan_slots,
                          plan_positions, per_row, checked, Pools{}, run_of(block_threads, workers));
 }
@@ -68,6 +106,8 @@ int64_t resolve(TensorView selection, TensorView rows, TensorView seq_lens, Tens
                 TensorView lru_order, TensorView out, TensorView plan_rows, TensorView plan_slots,
                 TensorView plan_positions, TensorView per_row, bool checked, TensorView cache, TensorView host,
                 TensorView page_table, int64_t page_size, int64_t block_threads, int64_t workers) {
+  if (!fit(selection, rows, seq_lens, slot_positions, lru_order)) return -1;
+  if (!pools_fit(slot_positions, cache, host, page_table, page_size)) return -1;
   return match_and_fetch(selection, rows, seq_lens, slot_positions, lru_order, out, plan_rows, plan_slots,
                          plan_positions, per_row, checked, pools_of(cache, host, page_table, page_size),
                          run_of(block_threads, workers));
@@ -130,6 +170,14 @@ void attend(TensorView q, TensorView pool, TensorView slots, TensorView out, int
   TVM_FFI_THROW(ValueError) << "attend works on float32, float16 and bfloat16";
 }
 
+int64_t floor(TensorView selection, TensorView host, TensorView source, TensorView cache, TensorView target,
+              int64_t workers) {
+  const IndexedCopy copy{data<char>(cache), data<char>(host), data<int64_t>(target), data<int64_t>(source), nullptr,
+                         records_in(cache), host.size(0),     source.size(0),        record_bytes(host),    1,
+                         0};
+  return run_floor(static_cast<int>(workers), data<int32_t>(selection), selection.numel(), copy);
+}
+
 double phase_seconds(int64_t phase) { return phase_time(static_cast<int>(phase)); }
 
 }  // namespace cpu
@@ -143,4 +191,5 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(write_through, hisparse::cpu::write_through);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(stage, hisparse::cpu::stage);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gather, hisparse::cpu::gather);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(attend, hisparse::cpu::attend);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(floor, hisparse::cpu::floor);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(phase_seconds, hisparse::cpu::phase_seconds);

@@ -243,6 +243,18 @@ void run_attend(const Run& run, const AttendArgs& a, Element element) {
   if (element == Element::bfloat16) attend<BFloat16>(run, a);
 }
 
+int64_t run_floor(int workers, const int32_t* selection, int64_t selected, const IndexedCopy& c) {
+  int64_t sum = 0;
+  for (int64_t j = 0; j < selected; ++j) sum += selection[j];
+  return sum + on_workers(Run{0, workers}, c.count * c.record_bytes, [&](int64_t w, int64_t of) {
+    const Share share = share_of(c.count, w, of);
+    for (int64_t j = share.begin; j < share.end; ++j) {
+      std::memcpy(c.to + c.to_index[j] * c.record_bytes, c.from + c.from_index[j] * c.record_bytes, c.record_bytes);
+    }
+    return int64_t{0};
+  });
+}
+
 double phase_time(int phase) {
 #if defined(HISPARSE_PHASES)
   return phase >= 0 && phase < kPhases ? phase_seconds[phase] : 0;

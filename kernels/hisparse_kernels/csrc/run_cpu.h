@@ -20,6 +20,8 @@ int64_t run_replay(const Run& run, const PlanView& plan, const int64_t* per_row,
 void run_append(const Run& run, const AppendArgs& a, int64_t n);
 void run_copy(const Run& run, const IndexedCopy& c);
 void run_attend(const Run& run, const AttendArgs& a, Element element);
+// The least that a resolve must do, for the benchmark: read the selection, and copy with plain memcpy.
+int64_t run_floor(int workers, const int32_t* selection, int64_t selected, const IndexedCopy& c);
 double phase_time(int phase);  // seconds in a phase so far; zero unless compiled with HISPARSE_PHASES
 
 }  // namespace hisparse
