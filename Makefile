@@ -4,7 +4,7 @@ PY := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smollm2 test test-slow lint wheel clean
+.PHONY: help quickstart smollm2 bench-kernels gpu-check test test-slow lint wheel clean
 
 help:  ## print this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -14,6 +14,12 @@ quickstart: $(READY)  ## four offload systems on a small model, to the first fig
 
 smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the same text
 	$(PY) -m harness experiment=smollm2_quest
+
+bench-kernels: $(READY)  ## the kernels beside the torch reference and plain memcpy (about 4 minutes)
+	$(PY) -m hisparse_kernels.bench
+
+gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json
+	$(PY) -m hisparse_kernels.gpu_check
 
 test: $(READY)  ## the fast tests
 	$(PY) -m pytest
@@ -30,7 +36,7 @@ wheel: $(READY)  ## build dist/*.whl
 	$(PY) -m hatchling build -t wheel
 
 clean:  ## remove .venv, caches and built files, not results
-	rm -rf .venv dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis
 
 $(READY): requirements.txt pyproject.toml
 	@test -n "$(PYTHON)" || { echo "python3.11 is not installed: install it, or run make PYTHON=/path/to/python3"; exit 2; }

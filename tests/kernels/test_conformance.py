@@ -115,6 +115,47 @@ def test_a_batch_of_1024(backend):
 
 
 @EVERY_BACKEND
+def test_duplicates_share_one_slot_and_one_fetch(backend):
+    made = tensors(backend, 4, [16])
+    made["selection"][0] = torch.tensor([5, -1, 5, 15])
+    made["lru_order"][0] = torch.arange(4)
+    with running(backend):
+        slots, plan = hk.resolve(**made)
+    assert slots.tolist() == [[0, -1, 0, 4]]
+    assert plan.positions.tolist() == [5]
+
+
+@EVERY_BACKEND
+def test_match_alone_moves_no_bytes(backend):
+    made = tensors(backend, 4, [16], top_k=2)
+    state = [made[name] for name in ("selection", "rows", "seq_lens", "slot_positions", "lru_order")]
+    made["selection"][0] = torch.tensor([3, 7])
+    with running(backend):
+        _, plan = hk.match(*state)
+    assert plan.positions.tolist() == [3, 7]
+    assert made["cache"].eq(0).all()
+
+
+@EVERY_BACKEND
+def test_only_padded_rows(backend):
+    made = tensors(backend, 4, [16, 16])
+    made["rows"][:] = -1
+    with running(backend):
+        slots, plan = hk.resolve(**made)
+    assert slots.eq(-1).all()
+    assert plan.per_row.tolist() == [0, 0] and len(plan.rows) == 0
+
+
+@EVERY_BACKEND
+def test_an_empty_batch(backend):
+    made = tensors(backend, 4, [16])
+    batch = {name: made[name][:0] for name in ("selection", "rows", "seq_lens")}
+    with running(backend):
+        slots, plan = hk.resolve(**(made | batch))
+    assert slots.shape == (0, 4) and len(plan.rows) == 0
+
+
+@EVERY_BACKEND
 def test_unchecked_positions_outside_count_as_none_and_touch_nothing(backend):
     made = tensors(backend, 8, [16, 16])
     bad = [[3, 16, -7, 2**31 - 1, -(2**31), 15, 3, 99], [-1] * 8]

@@ -68,7 +68,7 @@ int64_t on_workers(const Run& run, int64_t bytes, Work work) {
   return sum;
 }
 
-// One move of a fetch on the serial path: plain memcpy, with the record after next on its way from memory.
+// One move of a fetch on the serial path: plain memcpy, with later records on their way from memory.
 class SerialFetch {
  public:
   explicit SerialFetch(const Pools& pools) : p_(pools) {}
@@ -88,7 +88,7 @@ class SerialFetch {
   const Pools& p_;
 };
 
-constexpr int kAheadRecords = 2;
+constexpr int kAheadRecords = 8;
 
 int64_t fetch_share(const FetchArgs& a, const int32_t* offsets, int64_t total, Share share) {
   const SerialFetch move(a.pools);
