@@ -177,16 +177,40 @@ def _match(
     record: bool,
     out: tuple[Tensor, Plan] | None,
 ) -> tuple[Tensor, Plan]:
+    device = state[3].device
+    kernels = kernels_for(device.type)
+    if kernels is not None and device.type == "cpu" and out is None:
+        found = _match_cpu(kernels, state, pools, checked, record)
+        if found is not None:
+            return found
+        # else: not as it must be; the checks say why, or make the inputs contiguous
+    state = _checked(state, pools)
+    if kernels is None:
+        return _match_reference(state, pools, checked, record, out)
+    if device.type == "cpu" and out is None:
+        found = _match_cpu(kernels, state, pools, checked, record)
+        assert found is not None, "checked arguments were refused by the kernel"
+        return found
+    n, k = state[0].shape
+    slots, plan = plan_buffer(n, k, device) if out is None else _checked_out(out, n, k, device)
+    if not record:
+        plan = Plan(plan.rows[:0], plan.slots[:0], plan.positions[:0], plan.per_row)
+    if device.type == "cpu":
+        _call_cpu(kernels, state, pools, checked, slots, plan)
+        return slots, plan
+    if checked:
+        reference.check_positions(state[0], state[2], state[1], len(state[3]))
+    _match_cuda(kernels, state, pools, slots, plan)
+    if out is None:
+        total = int(plan.per_row.sum())
+        plan = Plan(plan.rows[:total], plan.slots[:total], plan.positions[:total], plan.per_row)
+    return slots, plan
+
+
+def _checked(state: _State, pools: _Pools | None) -> _State:
+    """The state with contiguous inputs. Raises ValueError."""
     selection, rows, seq_lens, slot_positions, lru_order = state
     device = slot_positions.device
-    kernels = kernels_for(device.type)
-    if out is None and kernels is not None and device.type == "cpu":
-        room = selection.numel() if record else 0
-        slots, flat, per_row = torch.empty_like(selection), torch.empty(3 * room, dtype=_int64), torch.empty_like(rows)
-        total = _match_cpu(kernels, state, pools, checked, slots, Plan(flat, flat, flat, per_row))
-        if total >= 0:
-            return slots, _compact(flat, room, total, per_row)
-        # else: not as they must be; the checks below say why, or make inputs contiguous
     check_dims("selection", selection, 2)
     check_dims("slot_positions", slot_positions, 2)
     (n, k), (num_rows, num_slots) = selection.shape, slot_positions.shape
@@ -201,42 +225,36 @@ def _match(
         _check_pools(*pools)
         if pools[0].shape[:2] != (num_rows, num_slots + 1):
             raise ValueError(f"cache is {list(pools[0].shape)}; needs [{num_rows}, {num_slots + 1}, record]")
-    state = (selection, rows, seq_lens, slot_positions, lru_order)
-    if kernels is None:
-        return _match_reference(state, pools, checked, record, out)
-    if out is None:
-        slots, per_row = torch.empty_like(selection), torch.empty_like(rows)
-        room = n * k if record else 0
-        flat = torch.empty(3 * room, dtype=_int64, device=device)
-        plan = Plan._make((flat, flat, flat, per_row) if device.type == "cpu" else (*flat.view(3, room), per_row))
-    else:
-        slots, plan = out
-        check_state("out slots", slots, _int32, (n, k), device)
-        for field, tensor in zip(Plan._fields, plan, strict=True):
-            shape = (n,) if field == "per_row" else (len(plan.rows),)
-            check_state(f"out plan.{field}", tensor, _int64, shape, device)
-    if device.type == "cpu":
-        total = _match_cpu(kernels, state, pools, checked, slots, plan)
-    else:
-        if checked:
-            reference.check_positions(selection, seq_lens, rows, num_rows)
-        _match_cuda(kernels, state, pools, slots, plan)
-        total = int(plan.per_row.sum()) if out is None and record else 0
-    if out is not None:
-        return slots, plan
-    if device.type == "cpu" or not record:
-        return slots, _compact(flat, room, total, per_row)
-    return slots, Plan(plan.rows[:total], plan.slots[:total], plan.positions[:total], per_row)
+    return selection, rows, seq_lens, slot_positions, lru_order
 
 
-def _compact(flat: Tensor, room: int, total: int, per_row: Tensor) -> Plan:
-    """The plan of a CPU kernel, which lays the three lists out one behind another; room 0: not recorded."""
-    if room == 0:
-        return Plan(flat, flat, flat, per_row)
-    return Plan._make((*flat.split_with_sizes((total, total, total, 3 * (room - total)))[:3], per_row))
+def _checked_out(out: tuple[Tensor, Plan], n: int, k: int, device: torch.device) -> tuple[Tensor, Plan]:
+    slots, plan = out
+    check_state("out slots", slots, _int32, (n, k), device)
+    for field, tensor in zip(Plan._fields, plan, strict=True):
+        shape = (n,) if field == "per_row" else (len(plan.rows),)
+        check_state(f"out plan.{field}", tensor, _int64, shape, device)
+    return out
 
 
-def _match_cpu(kernels: Kernels, state: _State, pools: _Pools | None, checked: bool, slots: Tensor, plan: Plan) -> int:
+def _match_cpu(
+    kernels: Kernels, state: _State, pools: _Pools | None, checked: bool, record: bool
+) -> tuple[Tensor, Plan] | None:
+    """None where the kernel finds the arguments not as they must be."""
+    selection, rows = state[:2]
+    room = selection.numel() if record else 0
+    slots, flat, per_row = torch.empty_like(selection), torch.empty(3 * room, dtype=_int64), torch.empty_like(rows)
+    total = _call_cpu(kernels, state, pools, checked, slots, Plan(flat, flat, flat, per_row))
+    if total < 0:
+        return None
+    if not record:
+        return slots, Plan(flat, flat, flat, per_row)
+    # The kernel laid the three lists out one behind another, once it knew how long they are.
+    lists = flat.split_with_sizes((total, total, total, 3 * (room - total)))
+    return slots, Plan(lists[0], lists[1], lists[2], per_row)
+
+
+def _call_cpu(kernels: Kernels, state: _State, pools: _Pools | None, checked: bool, slots: Tensor, plan: Plan) -> int:
     if pools is None:
         return kernels.module.match(*state, slots, *plan, checked, *_how(kernels))
     return kernels.module.resolve(*state, slots, *plan, checked, *pools, *_how(kernels))
