@@ -65,18 +65,22 @@ def resolve(
 
 def replay(plan: Plan, cache: Tensor, host: Tensor, page_table: Tensor, page_size: int) -> None:
     """`reference.replay`. On a GPU a move outside the pool or the cache is left out instead of raising."""
-    _check_pools(cache, host, page_table, page_size)
     device = cache.device
-    capacity = (len(plan.rows),)
-    lists = [check(f"plan.{f}", t, _int64, capacity, device) for f, t in zip(Plan._fields[:3], plan[:3], strict=True)]
-    per_row = check("plan.per_row", plan.per_row, _int64, (len(plan.per_row),), device)
     kernels = kernels_for(device.type)
+    pools = cache, host, page_table, page_size
+    if kernels is not None and device.type == "cpu" and kernels.module.replay(*plan, *pools, *_how(kernels)):
+        return
+    _check_pools(*pools)
+    capacity, n = (len(plan.rows),), (len(plan.per_row),)
+    shapes = capacity, capacity, capacity, n
+    names = (f"plan.{field}" for field in Plan._fields)
+    plan = Plan._make(check(name, t, _int64, s, device) for name, t, s in zip(names, plan, shapes, strict=True))
     if kernels is None:
-        reference.replay(plan, cache, host, page_table, page_size)
+        reference.replay(plan, *pools)
     elif device.type == "cpu":
-        kernels.module.replay(*lists, per_row, cache, host, page_table, page_size, *_how(kernels))
+        assert kernels.module.replay(*plan, *pools, *_how(kernels)), "checked arguments were refused by the kernel"
     else:
-        kernels.module.replay(*lists, per_row, cache, host, page_table, page_size, _stream(device))
+        kernels.module.replay(*plan, *pools, _stream(device))
 
 
 def append(

@@ -260,6 +260,14 @@ def test_wrong_arguments_are_named(backend):
             hk.resolve(**(made | {"cache": made["cache"][:, 1:].contiguous()}))
         with pytest.raises(ValueError, match="host is"):
             hk.resolve(**(made | {"host": made["host"][:, 1:]}))
+        _, plan = hk.match(*(made[x] for x in ("selection", "rows", "seq_lens", "slot_positions", "lru_order")))
+        pools = [made[name] for name in ("cache", "host", "page_table", "page_size")]
+        with pytest.raises(ValueError, match=r"plan.slots is torch.int32 .* needs torch.int64"):
+            hk.replay(plan._replace(slots=plan.slots.int()), *pools)
+        with pytest.raises(ValueError, match="page_size=0 must be at least 1"):
+            hk.replay(plan, *pools[:3], 0)
+        doubled = plan._replace(**{f: getattr(plan, f).repeat_interleave(2)[::2] for f in plan._fields[:3]})
+        hk.replay(doubled, *pools)  # inputs may have any strides
         with pytest.raises(ValueError, match="k=9 .* B=8"):
             hk.resolve(**(made | {"selection": made["selection"].repeat(1, 2)[:, :9]}))
 

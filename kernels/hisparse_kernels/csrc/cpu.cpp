@@ -37,15 +37,12 @@ bool fit(const TensorView& selection, const TensorView& rows, const TensorView& 
          is_int32(slot_positions, {num_rows, num_slots}) && is_int32(lru_order, {num_rows, num_slots});
 }
 
-bool pools_fit(const TensorView& slot_positions, const TensorView& cache, const TensorView& host,
-               const TensorView& page_table, int64_t page_size) {
+bool pools_fit(const TensorView& cache, const TensorView& host, const TensorView& page_table, int64_t page_size) {
   if (cache.ndim() != 3 || host.ndim() != 2 || page_table.ndim() != 2 || page_size < 1) return false;
-  const int64_t num_rows = slot_positions.size(0), num_slots = slot_positions.size(1), width = cache.size(2);
   const DLDataType dtype = cache.dtype(), host_dtype = host.dtype();
-  return dtype.code == host_dtype.code && dtype.bits == host_dtype.bits && host.size(1) == width &&
+  return dtype.code == host_dtype.code && dtype.bits == host_dtype.bits && host.size(1) == cache.size(2) &&
          host.IsContiguous() && host.device().device_type != kDLCUDA && cache.device().device_type == kDLCPU &&
-         cache.IsContiguous() && cache.size(0) == num_rows && cache.size(1) == num_slots + 1 &&
-         is_int32(page_table, {num_rows, page_table.size(1)});
+         cache.IsContiguous() && is_int32(page_table, {cache.size(0), page_table.size(1)});
 }
 
 void check_rows_and_positions(const MatchArgs& a) {
@@ -107,17 +104,24 @@ int64_t resolve(TensorView selection, TensorView rows, TensorView seq_lens, Tens
                 TensorView plan_positions, TensorView per_row, bool checked, TensorView cache, TensorView host,
                 TensorView page_table, int64_t page_size, int64_t block_threads, int64_t workers) {
   if (!fit(selection, rows, seq_lens, slot_positions, lru_order)) return -1;
-  if (!pools_fit(slot_positions, cache, host, page_table, page_size)) return -1;
+  if (!pools_fit(cache, host, page_table, page_size)) return -1;
+  if (cache.size(0) != slot_positions.size(0) || cache.size(1) != slot_positions.size(1) + 1) return -1;
   return match_and_fetch(selection, rows, seq_lens, slot_positions, lru_order, out, plan_rows, plan_slots,
                          plan_positions, per_row, checked, pools_of(cache, host, page_table, page_size),
                          run_of(block_threads, workers));
 }
 
-void replay(TensorView plan_rows, TensorView plan_slots, TensorView plan_positions, TensorView per_row,
+bool replay(TensorView plan_rows, TensorView plan_slots, TensorView plan_positions, TensorView per_row,
             TensorView cache, TensorView host, TensorView page_table, int64_t page_size, int64_t block_threads,
             int64_t workers) {
+  if (plan_rows.ndim() != 1 || per_row.ndim() != 1 || !pools_fit(cache, host, page_table, page_size)) return false;
+  const int64_t capacity = plan_rows.size(0);
+  if (!is_int64(plan_rows, {capacity}) || !is_int64(plan_slots, {capacity}) || !is_int64(plan_positions, {capacity}) ||
+      !is_int64(per_row, {per_row.size(0)}))
+    return false;
   check_skipped(run_replay(run_of(block_threads, workers), plan_view(plan_rows, plan_slots, plan_positions),
                            data<int64_t>(per_row), per_row.size(0), pools_of(cache, host, page_table, page_size)));
+  return true;
 }
 
 void append(TensorView records, TensorView rows, TensorView seq_lens, TensorView slot_positions, TensorView lru_order,
