@@ -15,7 +15,7 @@ quickstart: $(READY)  ## four offload systems on a small model, to the first fig
 smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the same text
 	$(PY) -m harness experiment=smollm2_quest
 
-bench-kernels: $(READY)  ## the kernels beside the torch reference and plain memcpy (about 4 minutes)
+bench-kernels: $(READY)  ## the kernels beside the torch reference and plain memcpy (about 2 minutes)
 	$(PY) -m hisparse_kernels.bench
 
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json

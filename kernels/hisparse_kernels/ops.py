@@ -38,7 +38,10 @@ def match(
     record: bool = True,
     out: tuple[Tensor, Plan] | None = None,
 ) -> tuple[Tensor, Plan]:
-    """`reference.match`; record=False leaves the plan's lists empty; out: of `plan_buffer`, filled and returned."""
+    """`reference.match`; record=False leaves the plan's lists empty; out: of `plan_buffer`, filled and returned.
+
+    With `out` the plan's lists keep their length: the first `per_row.sum()` entries count.
+    """
     state = (selection, rows, seq_lens, slot_positions, lru_order)
     return _match(state, None, checked, record, out)
 

@@ -32,8 +32,8 @@ HS_INLINE Unit load(const Unit* from) {
 #endif
 }
 
-// One warp copies one record; up to kAhead loads of a lane are in flight before its first store. kReadOnly: nothing in this kernel
-// writes the source.
+// One warp copies one record; up to kAhead loads of a lane are in flight before its first store. kReadOnly: nothing in
+// this kernel writes the source.
 template <class Unit, bool kReadOnly = true>
 HS_INLINE void copy_record(int lane, char* to, const char* from, int64_t bytes) {
   constexpr int kAhead = 4;

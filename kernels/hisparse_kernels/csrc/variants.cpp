@@ -131,14 +131,16 @@ void run_case(const Case& c, uint32_t seed) {
       run_block(c.threads, [&](const Block& block) { match_row(block, match, scratch, i); });
     }
     const PlanView plan{plan_rows.data(), plan_slots.data(), plan_positions.data(), c.n * c.k};
-    const Pools pools{cache.data(), host.data(), page_table.data(), c.record, num_rows, slots, records, pages, page_size};
+    const Pools pools{cache.data(), host.data(), page_table.data(), c.record, num_rows, slots, records, pages,
+                      page_size};
     Pools other = pools;
     other.cache = second.data();
     std::vector<int32_t> offsets(c.n);
+    const FetchArgs fetch_args{rows.data(), per_row.data(), miss_slots.data(), miss_positions.data(), c.n, c.k, plan,
+                               pools};
     for (int64_t b = 0; b < 2; ++b) {
       run_block(c.threads, [&](const Block& block) {
-        fetch<Unit>(block, b, 2, {rows.data(), per_row.data(), miss_slots.data(), miss_positions.data(), c.n, c.k, plan, pools},
-                    offsets.data(), nullptr);
+        fetch<Unit>(block, b, 2, fetch_args, offsets.data(), nullptr);
       });
     }
     for (int64_t b = 0; b < 3; ++b) {
