@@ -209,9 +209,10 @@ def _connect(address: str | None, needed_cpus: float) -> None:
             _join(address)
             rearm()
     except (ValueError, RuntimeError, OSError) as error:
-        what = "a local Ray did not start" if address is None else f"cluster.address={address}"
-        hint = "" if address is None else "; cluster.address=null starts a local Ray"
-        raise ClusterError(f"{what}: {_first_line(error)}{hint}") from error
+        if address is None:
+            raise ClusterError(f"a local Ray did not start: {_first_line(error)}") from error
+        hint = "set RAY_AUTH_MODE=token if it asks for one, or cluster.address=null for a local Ray"
+        raise ClusterError(f"cluster.address={address}: {_first_line(error)}; {hint}") from error
     except SystemExit as error:  # what Ray makes of a SIGTERM while it connects
         raise KeyboardInterrupt from error
 
@@ -243,6 +244,7 @@ def _join(address: str) -> None:
     parts = urlsplit(named if "://" in named else f"gcs://{named}")
     if parts.hostname and parts.port:  # say at once where nobody listens: Ray would try for minutes
         socket.create_connection((parts.hostname, parts.port), timeout=REACH_TIMEOUT_S).close()
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # not a line for each try to connect
     modules = [str(Path(importlib.import_module(name).__path__[0])) for name in _PACKAGES]
     _ray().init(address=address, runtime_env={"py_modules": modules}, log_to_driver=False, logging_level="error")
 
@@ -262,7 +264,6 @@ def _call(actor: Any, method: str, *args: Any, timeout_s: float = CALL_TIMEOUT_S
 
 
 def _answer(reference: Any, method: str, timeout_s: float) -> Any:
-    """What `_InstanceActor.call` gave back. Raises InstanceError."""
     outcome, value = _result(reference, method, timeout_s)
     if outcome == "error":
         raise InstanceError(value)

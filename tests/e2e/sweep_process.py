@@ -241,8 +241,8 @@ def assert_interrupted(run: SweepProcess, code: int) -> None:
 
 
 def _environment(temp: Path) -> dict[str, str]:
-    """This process's, without what would steer Ray or W&B."""
-    plain = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "WANDB_")) and k != MARK}
+    """This process's, without what would steer Python, Ray or W&B."""
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHONPATH", "RAY_", "WANDB_"))}
     return plain | {"NETRC": "/nonexistent", "TMPDIR": str(temp), "COLUMNS": "120"}
 
 

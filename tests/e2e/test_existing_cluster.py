@@ -18,7 +18,8 @@ from sweep_process import SERVER, Start, SweepProcess, assert_nothing_left
 from harness.records import Status
 from harness.store import read_env, read_rows
 
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # Ray's name for "use 127.0.0.1"
+# Ray's name for "use 127.0.0.1", where it needs no token
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled"}
 _STATE = """
 import json, sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
@@ -85,7 +86,6 @@ def test_a_run_leaves_the_cluster_as_it_was(cluster: Running, start: Start, resu
     rows = read_rows(results)
     assert list(rows["status"]) == [Status.OK.value] * 2
     env = read_env(Path(rows["point_path"][0]))
-    assert env["driver"]["git_commit"] is not None or env["driver"]["packages"]["hisparse-harness"]
     assert env["instance"]["machine"]["packages"]["hisparse-harness"] is None
     assert cluster.process.running
     assert cluster.process.watch.find(SERVER) == []
