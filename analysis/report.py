@@ -91,10 +91,19 @@ def render(experiment: Experiment, sections: Sequence[Section]) -> str:
 
 
 def environment_table(points: Sequence[Path]) -> list[tuple[str, str]]:
-    """(dotted key, value) of the points' env.json; a key that differs shows its first few values."""
+    """(dotted key, value) of the points' env.json; a key that differs shows its first few values.
+
+    What the load generator's and the instance's machine have in common with the driver's is said once, and
+    the server's own description is left to the file.
+    """
     seen: dict[str, dict[str, None]] = {}
     for point in points:
-        for key, value in flatten(store.read_env(point)):
+        env = store.read_env(point)
+        driver = dict(flatten({"driver": env.get("driver", {})}))
+        for key, value in flatten(env):
+            twin = "driver." + key.split(".", 1)[-1].removeprefix("machine.")
+            if key.startswith("instance.server.") or (key != twin and twin in driver and driver[twin] == value):
+                continue
             seen.setdefault(key, {})[_words(value)] = None
     table = []
     for key, values in seen.items():

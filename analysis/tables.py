@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,6 +18,7 @@ from analysis import labels
 from analysis.frame import Group
 from harness.records import Status
 
+NAME_WIDTH = 9  # of a system's name beside its rows
 ORACLE_NOTE = "* outputs invalid: a bound on what hiding all IO could give, not a system to serve with"
 
 
@@ -37,7 +40,7 @@ def summary(group: Group) -> Table:
         ("TTFT", unit, "mean_ttft_ms", lambda value: labels.number(value / divisor)),
         ("TPOT", "ms", "mean_tpot_ms", labels.number),
         ("p99", "ms", "p99_tpot_ms", labels.number),
-        ("peak", "running", "peak_running", labels.count),
+        ("peak", "run", "peak_running", labels.count),
         ("hits", "", "hit_rate", labels.percent),
         ("IO ms", "/token", "exposed_io_ms_per_token", labels.number),
     ]
@@ -99,11 +102,15 @@ def comparisons(group: Group) -> list[str]:
 
 
 def not_ok(group: Group) -> list[str]:
-    """One sentence per point that is not ok: who it is, its status and the reason."""
+    """Who is not ok, with the status and the reason; points of one system that share both are one sentence."""
+    points: dict[tuple[int, str, str], list[str]] = {}
+    for row in group.not_ok.sort_values(["series", "concurrency", "repeat"]).itertuples():
+        reason = row.reason.strip() if isinstance(row.reason, str) else "no reason was recorded"
+        point = f"{row.concurrency} (repeat {row.repeat})" if row.repeat else f"{row.concurrency}"
+        points.setdefault((row.series, row.status, reason), []).append(point)
     return [
-        f"{group.series[row.series].short} at {row.concurrency}, repeat {row.repeat}: {row.status}: "
-        f"{row.reason.strip() if isinstance(row.reason, str) else 'no reason was recorded'}"
-        for row in group.not_ok.sort_values(["series", "concurrency", "repeat"]).itertuples()
+        f"{group.series[series].short} at {', '.join(which)}: {status}: {reason}"
+        for (series, status, reason), which in points.items()
     ]
 
 
@@ -133,6 +140,7 @@ def _status(statuses: pd.Series) -> str:
 
 
 def _rich(table: Table) -> RichTable:
+    """For the terminal: a system's name is written once, down its rows where it is long."""
     rich = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for i, (words, unit) in enumerate(table.headers):
         words_only = i < table.left or words == "status"
@@ -142,9 +150,11 @@ def _rich(table: Table) -> RichTable:
             overflow="fold",
             no_wrap=not words_only,
         )
-    for i, row in enumerate(table.rows):
-        last_of_system = i + 1 < len(table.rows) and table.rows[i + 1][0] != row[0]
-        repeated = i > 0 and table.rows[i - 1][0] == row[0]
-        cells = ["" if repeated else row[0], *row[1:]]
-        rich.add_row(*map(Text, cells), end_section=last_of_system and len(row) > 6)
+    for name, same in itertools.groupby(table.rows, key=lambda row: row[0]):
+        rows = list(same)
+        words = textwrap.wrap(name, NAME_WIDTH) if len(rows) > 1 else [name]
+        words = words if len(words) <= len(rows) else [name]
+        for row, word in itertools.zip_longest(rows, words, fillvalue=""):
+            last = row is rows[-1] and len(rows) > 1
+            rich.add_row(*map(Text, [word, *row[1:]]), end_section=last)
     return rich

@@ -12,22 +12,43 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
+
+if __name__ == "__main__":  # the imports take a second: Ctrl-C is as quiet there as later
+    signal.signal(signal.SIGINT, lambda number, frame: sys.exit(130))
 
 from rich.console import Console
 
-from harness.config import GROUPS, choices, load_cells
-from harness.display import SweepDisplay, plan_table, plan_totals
+from harness.config import load_cells
+from harness.display import SweepDisplay
 from harness.experiment import Cell, experiment_dir, plan
 from harness.fetch import FetchError, fetch, is_fetched
+from harness.interrupts import interruptible, shielded
+from harness.overrides import GROUPS, choices
+from harness.plan_view import plan_table, plan_totals
 from harness.records import ResultRow, Status
-from harness.schema import to_yaml
+from harness.schema import Config, TrackerKind, to_yaml
+from harness.store import read_rows, stored_status
+from harness.tracking import make_tracker, resolve_mode
 from harness.validate import ConfigError
 from harness.weights import fetch_name, weights_folder
+
+if TYPE_CHECKING:
+    from analysis.draw import Drawn
 
 
 def main(argv: list[str] | None = None) -> int:
     """0: every point is on disk; 1: some failed; 2: nothing was started; 130: interrupted."""
+    args = _arguments(argv)
+    try:
+        with interruptible():
+            return _main(args)
+    except KeyboardInterrupt:
+        print("\ninterrupted; nothing was started", file=sys.stderr)
+        return 130
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m harness",
         description=__doc__,
@@ -37,22 +58,25 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides; experiment= is required")
     parser.add_argument("--config-dir", type=Path, help="a folder of your own groups, searched beside conf/")
     parser.add_argument("--cfg", action="store_true", help="print the config of every cell and stop")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def _main(args: argparse.Namespace) -> int:
     console = Console(soft_wrap=False)
     try:
         configs = load_cells(args.overrides, _existing(args.config_dir))
         if args.cfg:
             print("---\n".join(to_yaml(config) for config in configs), end="")
             return 0
+        _check_surroundings(configs)
         cells = plan(configs)
         console.print(plan_table(cells))
         console.print(plan_totals(cells), highlight=False)
         if configs[0].dry_run:
             return 0
         _bring_weights(cells, console)
-    except (ConfigError, FetchError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except (FetchError, ValueError) as error:
+        return _refuse(error)
     return _run(cells, console)
 
 
@@ -62,37 +86,55 @@ def _existing(folder: Path | None) -> Path | None:
     return folder.resolve() if folder else None
 
 
+def _refuse(error: Exception) -> int:
+    print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
+def _check_surroundings(configs: list[Config]) -> None:
+    """Refuse weights that are nowhere and a tracker that cannot log; ValueError says what to do."""
+    for spec in {config.model.weights for config in configs}:
+        name = fetch_name(spec)
+        if name is None:
+            weights_folder(spec)
+        else:
+            is_fetched(name)  # knows the name, or says which there are
+    if configs[0].tracker.kind is TrackerKind.wandb:
+        resolve_mode(configs[0].tracker.mode)
+
+
 def _bring_weights(cells: list[Cell], console: Console) -> None:
-    """Fetch what this project can fetch; refuse what is not there, before anything starts."""
+    """Fetch what this project can fetch."""
     for spec in {cell.config.model.weights for cell in cells if cell.points}:
         name = fetch_name(spec)
         if name and not is_fetched(name):
             fetch(name, say=lambda text: console.print(text, highlight=False))
-        weights_folder(spec)
 
 
 def _run(cells: list[Cell], console: Console) -> int:
-    from analysis.draw import draw
     from harness.sweep import Busy, ClusterError, results_lock
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
     folder = experiment_dir(cells[0].config)
-    rows: list[ResultRow] = []
     try:
         with results_lock(folder):
-            pending = sum(len(cell.points) for cell in cells)
-            if pending:
-                rows = _sweep(cells, console)
-            else:
-                console.print(f"everything is done: {sum(len(c.done) for c in cells)} points in {folder}")
-            drawn = draw(folder)
-    except (Busy, ClusterError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+            cells = plan([cell.config for cell in cells])  # another driver may have finished meanwhile
+            return _run_locked(cells, folder, console)
+    except (Busy, ClusterError, ConfigError) as error:
+        return _refuse(error)
     except KeyboardInterrupt:
         print(f"\ninterrupted; finished points are in {folder}, the same command goes on", file=sys.stderr)
         return 130
+
+
+def _run_locked(cells: list[Cell], folder: Path, console: Console) -> int:
+    rows: list[ResultRow] = []
+    if any(cell.points for cell in cells):
+        rows, drawn = _sweep(cells, folder, console)
+    else:
+        from analysis.draw import draw
+
+        console.print(_all_done(cells, folder), highlight=False, soft_wrap=True)
+        drawn = draw(folder)
     console.print(drawn.summary)
     console.print(f"report: {drawn.report}", highlight=False, soft_wrap=True)
     bad = sum(row.status in (Status.FAILED, Status.INVALID) for row in rows)
@@ -101,11 +143,18 @@ def _run(cells: list[Cell], console: Console) -> int:
     return 1 if bad else 0
 
 
-def _sweep(cells: list[Cell], console: Console) -> list[ResultRow]:
+def _all_done(cells: list[Cell], folder: Path) -> str:
+    stored = stored_status(folder)
+    failed = sum(
+        stored[cell.cell_id, point.concurrency, point.repeat] is Status.FAILED for cell in cells for point in cell.done
+    )
+    hint = f"; {failed} of them failed, retry_failed=true runs those again" if failed else ""
+    return f"everything is done: {sum(len(cell.done) for cell in cells)} points in {folder}{hint}"
+
+
+def _sweep(cells: list[Cell], folder: Path, console: Console) -> tuple[list[ResultRow], Drawn]:
     from analysis.draw import draw
-    from harness.store import read_rows
     from harness.sweep import Sweep
-    from harness.tracking import make_tracker
 
     config = cells[0].config
     with SweepDisplay(console, cells) as display:
@@ -114,18 +163,17 @@ def _sweep(cells: list[Cell], console: Console) -> list[ResultRow]:
         )
         try:
             rows = Sweep(cells, tracker, display).run()
-            drawn = draw(experiment_dir(config))
+            drawn = draw(folder)
             pngs = [path for path in drawn.figures if path.suffix == ".png"]
-            table = read_rows(experiment_dir(config)).to_dict("records")
+            table = read_rows(folder).to_dict("records")
             tracker.log_figures(pngs, [{str(k): v for k, v in row.items()} for row in table])
         finally:
-            tracker.close()
-    return rows
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+            with shielded():
+                tracker.close()
+    return rows, drawn
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what is left is the interpreter's own end
+    sys.exit(code)

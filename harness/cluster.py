@@ -6,71 +6,56 @@ that fit what the config asks for. Leaving it ends every actor it started, on su
 
 from __future__ import annotations
 
-import asyncio
+import importlib
 import os
-import time
+import socket
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from types import TracebackType
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from harness.instances import Instance, InstanceError, make_instance
-from harness.loadgen.progress import Progress
-from harness.loadgen.run import PointLoad, PointResult, run_point
+import psutil
+
+from harness.actors import InstanceActor, LoadgenActor
+from harness.guard import killed_with_us
+from harness.instances import InstanceError
+from harness.interrupts import rearm, shielded
+from harness.loadgen.run import PointLoad, PointResult
 from harness.records import ServerStats
 from harness.schema import ClusterConfig, Config
-from harness.sysinfo import machine
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 15.0
+REACH_TIMEOUT_S = 5.0
+LONGEST_TEMP_DIR = 36
+_PACKAGES = ("harness", "workloads", "hisparse_kernels")  # what a worker of an existing cluster is given of ours
 
 
 class ClusterError(RuntimeError):
     """The cluster cannot be reached or cannot give what was asked. The message is one line."""
 
 
-class _InstanceActor:
-    """Holds an instance in a process of its own, on the node its bundle lies on."""
-
-    def __init__(self, config: Config):
-        self._instance: Instance = make_instance(config)
-
-    def call(self, method: str, *args: Any) -> Any:
-        """A method of the instance; its InstanceError comes back as ("error", message), anything else as Ray's."""
-        try:
-            return "ok", getattr(self._instance, method)(*args)
-        except InstanceError as error:
-            return "error", str(error)
-
-
-class _LoadgenActor:
-    """Drives points. `run` and `progress` are called side by side (two threads)."""
-
-    def __init__(self) -> None:
-        self._progress: Progress | None = None
-
-    def run(self, load: PointLoad) -> PointResult:
-        self._progress = None
-        return asyncio.run(run_point(load, self._note))
-
-    def progress(self) -> tuple[int, int, float]:
-        """Requests done, streamed events (about one a token), seconds since the measured part began."""
-        now = self._progress
-        return (now.done, now.events, now.elapsed_s) if now else (0, 0, 0.0)
-
-    def describe(self) -> dict[str, Any]:
-        return machine()
-
-    def _note(self, progress: Progress) -> None:
-        self._progress = progress
+class LoadgenError(RuntimeError):
+    """The load generator died or failed; there is another one for the next point. The message is one line."""
 
 
 class RemoteInstance:
-    """A started instance: `instances.Instance` by Ray calls."""
+    """An `instances.Instance` by Ray calls; it is being started from the moment this is made."""
 
-    def __init__(self, actor: Any, url: str):
-        self._actor = actor
-        self.url = url
+    def __init__(self, actor: Any, group: str, start_timeout_s: float):
+        self._actor, self._group = actor, group
+        self._timeout_s = start_timeout_s + CALL_TIMEOUT_S
+        self._start = actor.call.remote("start")
+        self._log_end = 0
+        self.url = ""
+
+    def wait_started(self) -> str:
+        """The base URL, once it serves. Raises InstanceError when it does not start."""
+        self.url = str(_answer(self._start, "start", self._timeout_s))
+        return self.url
 
     def check(self) -> None:
         _call(self._actor, "check")
@@ -83,111 +68,98 @@ class RemoteInstance:
         assert isinstance(stats, ServerStats)
         return stats
 
-    def read_log(self, offset: int) -> tuple[str, int]:
-        text, end = _call(self._actor, "read_log", offset)
-        return str(text), int(end)
+    def new_log(self) -> str:
+        """What the server logged since the last call."""
+        text, self._log_end = _call(self._actor, "read_log", self._log_end)
+        return str(text)
 
     def describe(self) -> dict[str, Any]:
-        return dict(_call(self._actor, "describe"))
+        """What the instance says of itself, and the process and the placement group of its actor."""
+        process = _result(self._actor.process.remote(), "process", CALL_TIMEOUT_S)
+        return {**_call(self._actor, "describe"), "actor": {**process, "placement_group": self._group}}
+
+    def stop(self) -> None:
+        """End the server in order; where its actor is gone, the server ends with its standard input."""
+        try:
+            _call(self._actor, "stop", timeout_s=STOP_TIMEOUT_S)
+        except InstanceError as error:
+            print(f"stopping an instance: {error}")
 
 
 class RemoteLoadgen:
-    """A load generator in a process of its own."""
+    """A load generator in a process of its own, which Ray replaces when it dies."""
 
-    def __init__(self, actor: Any):
-        self._actor = actor
+    def __init__(self, actor: Any, group: str):
+        self._actor, self._group = actor, group
 
     def run(self, load: PointLoad, on_progress: Callable[[int, int, float], None] | None = None) -> PointResult:
         """Drive one point. `on_progress` is given requests done, tokens (about) and seconds, now and then.
 
-        Raises ClusterError when the load generator's process dies.
+        Raises LoadgenError when the load generator's process dies or fails.
         """
         import ray
 
         reference = self._actor.run.remote(load)
-        try:
+        with _as_loadgen_error():
             while not ray.wait([reference], timeout=POLL_S)[0]:
                 if on_progress:
                     on_progress(*ray.get(self._actor.progress.remote(), timeout=CALL_TIMEOUT_S))
             result = ray.get(reference)
-        except ray.exceptions.RayActorError as error:
-            raise ClusterError(f"the load generator died: {_first_line(error)}") from error
-        except ray.exceptions.RayTaskError as error:
-            raise ClusterError(f"the load generator failed: {error.cause!r}") from error
         assert isinstance(result, PointResult)
         return result
 
     def describe(self) -> dict[str, Any]:
+        """The machine it runs on, and the process and the placement group of its actor. Raises LoadgenError."""
         import ray
 
-        return dict(ray.get(self._actor.describe.remote(), timeout=CALL_TIMEOUT_S))
+        with _as_loadgen_error():
+            own = dict(ray.get(self._actor.describe.remote(), timeout=CALL_TIMEOUT_S))
+        return {**own, "actor": {**own["actor"], "placement_group": self._group}}
 
 
-class Cluster(AbstractContextManager["Cluster"]):
-    """`with Cluster(config) as cluster:`; one at a time in a process."""
+class Cluster:
+    """A connected cluster: `with Cluster.open(config, instance_cpus) as cluster:`; one at a time in a process."""
 
-    def __init__(self, config: ClusterConfig, instance_cpus: float):
+    def __init__(self, config: ClusterConfig):
         self._config = config
-        self._needed_cpus = instance_cpus + config.loadgen_cpus
 
-    def __enter__(self) -> Cluster:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its new default, without the warning
-        import ray
-
+    @classmethod
+    @contextmanager
+    def open(cls, config: ClusterConfig, instance_cpus: float) -> Iterator[Cluster]:
+        """A local Ray with room for one instance and the load generator, or an existing one. Raises ClusterError."""
         try:
-            if self._config.address is None:
-                self._start_local()
-            else:
-                ray.init(address=self._config.address, log_to_driver=False, logging_level="error")
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ClusterError(
-                f"cluster.address={self._config.address}: {_first_line(error)}; cluster.address=null starts a local Ray"
-            ) from error
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        import ray
-
-        ray.shutdown()
-
-    def _start_local(self) -> None:
-        import ray
-
-        # Loopback only; a machine with fewer cores than asked for runs all the same, more slowly.
-        ray.init(
-            address="local",
-            _node_ip_address="127.0.0.1",
-            num_cpus=int(max(os.cpu_count() or 1, -(-self._needed_cpus // 1))),
-            include_dashboard=False,
-            object_store_memory=100 << 20,
-            log_to_driver=False,
-            logging_level="error",
-        )
+            _connect(config.address, instance_cpus + config.loadgen_cpus)
+            with killed_with_us(_local_agents()):
+                yield cls(config)
+        finally:
+            with shielded():
+                _ray().shutdown()
 
     @contextmanager
     def loadgen(self) -> Iterator[RemoteLoadgen]:
         """A load generator for the whole experiment."""
-        with self._actor(_LoadgenActor, {"CPU": self._config.loadgen_cpus}, max_concurrency=2) as actor:
-            yield RemoteLoadgen(actor)
+        with self._actor(LoadgenActor, {"CPU": self._config.loadgen_cpus}, max_restarts=-1) as (actor, group):
+            yield RemoteLoadgen(actor, group)
 
     @contextmanager
     def instance(self, config: Config) -> Iterator[RemoteInstance]:
-        """A started instance. Raises InstanceError when it does not start, ClusterError without room for it."""
+        """An instance that is starting; see `wait_started`. Raises ClusterError without room for it."""
         bundle: dict[str, float] = {"CPU": config.platform.num_cpus}
         if config.platform.memory is not None:
             bundle["memory"] = float(config.platform.memory)
-        with self._actor(_InstanceActor, bundle, config) as actor:
+        with self._actor(InstanceActor, bundle, config) as (actor, group):
+            instance = RemoteInstance(actor, group, config.engine.start_timeout_s)
             try:
-                url = _call(actor, "start", timeout_s=config.engine.start_timeout_s + CALL_TIMEOUT_S)
-                yield RemoteInstance(actor, url)
+                yield instance
             finally:
-                _stop_quietly(actor)
+                with shielded():
+                    instance.stop()
 
     @contextmanager
-    def _actor(self, kind: type, bundle: dict[str, float], *args: Any, max_concurrency: int = 1) -> Iterator[Any]:
+    def _actor(
+        self, kind: type, bundle: dict[str, float], *args: Any, max_restarts: int = 0
+    ) -> Iterator[tuple[Any, str]]:
+        """An actor alone in a placement group, and that group's id."""
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -204,42 +176,123 @@ class Cluster(AbstractContextManager["Cluster"]):
                 ray.remote(kind)
                 .options(
                     num_cpus=bundle["CPU"],
-                    max_concurrency=max_concurrency,
+                    max_concurrency=2,
+                    max_restarts=max_restarts,
                     scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0),
                 )
                 .remote(*args)
             )
             try:
-                yield actor
+                yield actor, group.id.hex()
             finally:
-                ray.kill(actor)
+                with shielded():
+                    ray.kill(actor)
         finally:
-            remove_placement_group(group)
+            with shielded():
+                remove_placement_group(group)
+
+
+def _ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its new default, without the warning
+    import ray
+
+    return ray
+
+
+def _connect(address: str | None, needed_cpus: float) -> None:
+    try:
+        if address is None:
+            with shielded():  # Ray is not made to be interrupted while it starts
+                _start_local(needed_cpus)
+        else:
+            _join(address)
+            rearm()
+    except (ValueError, RuntimeError, OSError) as error:
+        if address is None:
+            raise ClusterError(f"a local Ray did not start: {_first_line(error)}") from error
+        hint = "set RAY_AUTH_MODE=token if it asks for one, or cluster.address=null for a local Ray"
+        raise ClusterError(f"cluster.address={address}: {_first_line(error)}; {hint}") from error
+    except SystemExit as error:  # what Ray makes of a SIGTERM while it connects
+        raise KeyboardInterrupt from error
+
+
+def _start_local(needed_cpus: float) -> None:
+    """A Ray of this machine's own, on loopback only, its workers at the priority of any other process.
+
+    A machine with fewer cores than asked for runs all the same, more slowly.
+    """
+    # Without this, whose name fits other systems, Ray listens on every interface. It is read at Ray's import.
+    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else servers and clients run at 15, behind everything
+    _ray().init(
+        address="local",
+        _node_ip_address="127.0.0.1",
+        num_cpus=int(max(os.cpu_count() or 1, -(-needed_cpus // 1))),
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+        log_to_driver=False,
+        logging_level="error",
+        # None: RAY_TMPDIR or TMPDIR; Ray's sockets lie below it, and a socket's path is at most 107 bytes
+        _temp_dir="/tmp/ray" if len(tempfile.gettempdir()) > LONGEST_TEMP_DIR else None,
+    )
+
+
+def _join(address: str) -> None:
+    """Connect to an existing cluster. Its workers get the code this process runs, whatever is installed there."""
+    named = os.environ.get("RAY_ADDRESS", "auto") if address == "auto" else address
+    parts = urlsplit(named if "://" in named else f"gcs://{named}")
+    if parts.hostname and parts.port:  # say at once where nobody listens: Ray would try for minutes
+        socket.create_connection((parts.hostname, parts.port), timeout=REACH_TIMEOUT_S).close()
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # not a line for each try to connect
+    modules = [str(Path(importlib.import_module(name).__path__[0])) for name in _PACKAGES]
+    _ray().init(address=address, runtime_env={"py_modules": modules}, log_to_driver=False, logging_level="error")
+
+
+def _local_agents() -> list[int]:
+    """Helpers of a local Ray that go on for a minute when it is killed with this process. None of a joined one's."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.name().startswith(("ray::DashboardA", "ray::RuntimeEnv")):
+                found.append(process.pid)
+    return found
 
 
 def _call(actor: Any, method: str, *args: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
-    import ray
+    return _answer(actor.call.remote(method, *args), method, timeout_s)
 
-    try:
-        outcome, value = ray.get(actor.call.remote(method, *args), timeout=timeout_s)
-    except ray.exceptions.GetTimeoutError as error:
-        raise InstanceError(f"the instance did not answer {method} within {timeout_s:.0f} s") from error
-    except ray.exceptions.RayActorError as error:
-        raise InstanceError(f"the instance's actor died: {_first_line(error)}") from error
-    except ray.exceptions.RayTaskError as error:
-        raise InstanceError(f"{method} failed: {error.cause!r}") from error
+
+def _answer(reference: Any, method: str, timeout_s: float) -> Any:
+    outcome, value = _result(reference, method, timeout_s)
     if outcome == "error":
         raise InstanceError(value)
     return value
 
 
-def _stop_quietly(actor: Any) -> None:
-    """End the server in order; when its actor is gone, the server ends with its standard input."""
-    begin = time.monotonic()
+def _result(reference: Any, method: str, timeout_s: float) -> Any:
+    import ray
+
     try:
-        _call(actor, "stop", timeout_s=15.0)
-    except InstanceError as error:
-        print(f"stopping an instance: {error} (after {time.monotonic() - begin:.0f} s)")
+        return ray.get(reference, timeout=timeout_s)
+    except ray.exceptions.GetTimeoutError as error:
+        raise InstanceError(f"the instance did not answer {method} within {timeout_s:.0f} s") from error
+    except ray.exceptions.RayTaskError as error:
+        raise InstanceError(f"{method} failed: {error.cause!r}") from error
+    except ray.exceptions.RayError as error:
+        raise InstanceError(f"the instance's actor is gone: {_first_line(error)}") from error
+
+
+@contextmanager
+def _as_loadgen_error() -> Iterator[None]:
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        raise LoadgenError(f"the load generator failed: {error.cause!r}") from error
+    except ray.exceptions.RayError as error:
+        raise LoadgenError(f"the load generator died: {_first_line(error)}") from error
 
 
 def _first_line(error: BaseException) -> str:

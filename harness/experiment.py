@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,25 +9,10 @@ from typing import Any
 
 from harness.engine.admission import FullOutput
 from harness.engine.footprint import Footprint, KVBytes
+from harness.identity import cell_id
 from harness.records import ResultRow, ServerStats, Status
-from harness.schema import Config, to_plain
+from harness.schema import Config
 from harness.store import stored_status
-
-# What a cell is not: how it is reported, where it runs, how long one waits for it. Its points are told apart by
-# concurrency and repeat; everything else in the config is what was measured, and changing it is another cell.
-_NOT_IDENTITY: dict[str, tuple[str, ...]] = {
-    "": ("name", "description", "results_dir", "dry_run", "retry_failed", "grid", "cluster", "tracker"),
-    "engine": ("host", "port", "start_timeout_s"),
-    "load": (
-        "concurrencies",
-        "repeats",
-        "connect_timeout_s",
-        "first_token_timeout_s",
-        "idle_timeout_s",
-        "total_timeout_s",
-        "max_lag_p99_ms",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +72,6 @@ class Cell:
             outputs_valid=c.offload.system.outputs_valid,
             **rest,
         )
-
-
-def cell_id(config: Config) -> str:
-    """Readable name plus a hash of everything that defines the cell (a completed config)."""
-    plain = to_plain(config)
-    for group, keys in _NOT_IDENTITY.items():
-        for key in keys:
-            del (plain[group] if group else plain)[key]
-    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
-    parts = [config.offload.system.value, config.model.name, config.selector.kind.value]
-    if config.selector.top_k is not None:
-        parts.append(f"k{config.selector.top_k}")
-    if config.offload.system.offloads:
-        parts.append(f"B{config.offload.cache_slots}")
-    return "-".join([*parts, digest])
 
 
 def experiment_dir(config: Config) -> Path:

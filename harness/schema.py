@@ -141,8 +141,9 @@ class EngineConfig:
     prefill_chunk_tokens: int = 512
     """Prompt tokens computed between two decode steps, all requests together."""
     batch_invariant: bool = False
-    """Pad matrix products to 16 rows, from where BLAS (on one thread) gives a row one result whatever the batch:
-    greedy text then does not depend on who else is running. Costs decode time at small batches."""
+    """Pad matrix products to 16 rows, from where BLAS (on one thread) gives a row one result whatever the batch,
+    and select and attend one request at a time: greedy text then does not depend on who else is running.
+    Costs decode time."""
     host: str = "127.0.0.1"
     port: int = 0
     """0: any free port."""

@@ -6,21 +6,23 @@ import fcntl
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.cluster import Cluster, ClusterError, RemoteInstance, RemoteLoadgen
+from harness.cluster import Cluster, ClusterError, LoadgenError, RemoteInstance, RemoteLoadgen
 from harness.display import SweepDisplay
 from harness.experiment import Cell, Point, experiment_dir, server_measures
 from harness.instances import InstanceError
+from harness.interrupts import shielded
 from harness.loadgen.run import PointLoad, PointResult
 from harness.records import RequestRecord, ResultRow, Status
 from harness.schema import Config, to_plain, to_yaml
 from harness.store import clean_partial, write_point
 from harness.sysinfo import machine
 from harness.tracking import Tracker
+from harness.validate import ConfigError
 from harness.weights import weights_folder
 from workloads import Source, make_source
 
@@ -33,9 +35,13 @@ class Busy(RuntimeError):
 
 @contextmanager
 def results_lock(folder: Path) -> Iterator[None]:
-    """Hold an experiment's folder for writing. Raises Busy naming who holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as file:
+    """Hold an experiment's folder for writing. Raises Busy naming who holds it, ConfigError where it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("a+")
+    except OSError as error:
+        raise ConfigError(f"results_dir={folder.parent}: {error.strerror}: choose a folder to write to") from error
+    with lock as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -60,35 +66,54 @@ class Sweep:
     def run(self) -> list[ResultRow]:
         """All rows of this run, written to disk one by one. Raises ClusterError without a usable cluster."""
         config = self.cells[0].config
-        folder = experiment_dir(config)
-        clean_partial(folder)
+        clean_partial(experiment_dir(config))
         rows: list[ResultRow] = []
-        feasible = [cell for cell in self.cells if cell.points and not cell.infeasible]
         for cell in self.cells:
             if cell.points and cell.infeasible:
-                rows += self._give_up(cell, cell.points, Status.INFEASIBLE, cell.infeasible)
+                with self._tracked(cell):
+                    rows += self._give_up(cell, cell.points, Status.INFEASIBLE, cell.infeasible)
+        feasible = [cell for cell in self.cells if cell.points and not cell.infeasible]
         if feasible:
             cpus = max(cell.config.platform.num_cpus for cell in feasible)
-            with Cluster(config.cluster, cpus) as cluster, cluster.loadgen() as loadgen:
+            with Cluster.open(config.cluster, cpus) as cluster, cluster.loadgen() as loadgen:
                 for cell in feasible:
                     rows += self._run_cell(cell, cluster, loadgen)
         return rows
 
     def _run_cell(self, cell: Cell, cluster: Cluster, loadgen: RemoteLoadgen) -> list[ResultRow]:
         self.display.starting(cell)
-        self.tracker.start_cell(cell.cell_id, to_plain(cell.config))
-        rows: list[ResultRow] = []
         try:
             source = _source(cell.config)
-            with cluster.instance(cell.config) as instance:
-                env = {"driver": machine(), "loadgen": loadgen.describe(), "instance": instance.describe()}
-                for point in cell.points:
-                    rows.append(self._run_point(cell, point, source, instance, loadgen, env))
-        except (InstanceError, ValueError) as error:  # it did not start, or its server is gone
-            rows += self._give_up(cell, cell.points[len(rows) :], Status.FAILED, str(error))
-        finally:
-            self.tracker.finish_cell()
+        except ValueError as error:  # no such files
+            with self._tracked(cell):
+                return self._give_up(cell, cell.points, Status.FAILED, str(error))
+        # the tracker's run is opened while the server starts, and closed after it has ended
+        with ExitStack() as tracked, cluster.instance(cell.config) as instance:
+            tracked.enter_context(self._tracked(cell))
+            return self._run_points(cell, source, instance, loadgen)
+
+    def _run_points(
+        self, cell: Cell, source: Source, instance: RemoteInstance, loadgen: RemoteLoadgen
+    ) -> list[ResultRow]:
+        rows: list[ResultRow] = []
+        try:
+            instance.wait_started()
+            env = {"driver": machine(), "loadgen": loadgen.describe(), "instance": instance.describe()}
+            for point in cell.points:
+                rows.append(self._run_point(cell, point, source, instance, loadgen, env))
+        except (InstanceError, LoadgenError) as error:  # it did not start, or its server is gone
+            log = _last_words(instance)
+            rows += self._give_up(cell, cell.points[len(rows) :], Status.FAILED, str(error), log)
         return rows
+
+    @contextmanager
+    def _tracked(self, cell: Cell) -> Iterator[None]:
+        try:
+            self.tracker.start_cell(cell.cell_id, to_plain(cell.config))
+            yield
+        finally:
+            with shielded():
+                self.tracker.finish_cell()
 
     def _run_point(
         self,
@@ -101,11 +126,10 @@ class Sweep:
     ) -> ResultRow:
         """Warm up, flush, measure, write. Raises InstanceError when the server has died before the point."""
         instance.check()
-        _, log_start = instance.read_log(0)
-        measured, warmup = _loads(cell.config, point, source, instance.url)
         self.display.running(cell, point, 0, 0, 0.0)
         requests: list[RequestRecord] = []
         try:
+            measured, warmup = _loads(cell.config, point, source, instance.url)
             if warmup:
                 warm = loadgen.run(warmup)
                 if warm.status is Status.FAILED:
@@ -115,9 +139,9 @@ class Sweep:
             result = loadgen.run(measured, lambda *now: self.display.running(cell, point, *now))
             requests = result.requests
             row = _row(cell, point, result, server_measures(instance.stats().since(before)))
-            log = instance.read_log(log_start)[0]
-        except InstanceError as error:
-            row, log = cell.row(point, Status.FAILED, str(error)), _last_words(instance, log_start)
+            log = instance.new_log()
+        except (InstanceError, LoadgenError, ValueError) as error:  # ValueError: too little text for the prompts
+            row, log = cell.row(point, Status.FAILED, str(error)), _last_words(instance)
         self._keep(cell, point, row, requests, env, log)
         return row
 
@@ -135,10 +159,12 @@ class Sweep:
         self.tracker.log_point(row)
         self.display.finished(cell, point, row)
 
-    def _give_up(self, cell: Cell, points: Sequence[Point], status: Status, reason: str) -> list[ResultRow]:
+    def _give_up(
+        self, cell: Cell, points: Sequence[Point], status: Status, reason: str, log: str = ""
+    ) -> list[ResultRow]:
         rows = [cell.row(point, status, reason) for point in points]
         for point, row in zip(points, rows, strict=True):
-            self._keep(cell, point, row, [], {"driver": machine()}, "")
+            self._keep(cell, point, row, [], {"driver": machine()}, log)
         return rows
 
 
@@ -178,9 +204,9 @@ def _row(cell: Cell, point: Point, result: PointResult, server: dict[str, float 
     )
 
 
-def _last_words(instance: RemoteInstance, offset: int) -> str:
+def _last_words(instance: RemoteInstance) -> str:
     try:
-        return instance.read_log(offset)[0]
+        return instance.new_log()
     except InstanceError as error:
         return f"(the log could not be read: {error})"
 

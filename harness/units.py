@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+_BINARY = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_UNITS |= {name.upper(): size for name, size in _BINARY.items()}
 
 
 def parse_bytes(text: int | str) -> int:
@@ -17,12 +18,25 @@ def parse_bytes(text: int | str) -> int:
 
 
 def show_bytes(count: float) -> str:
-    """Three significant digits in binary units."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TiB"
+    """Three significant digits in binary units, `2.19 MiB`; whole bytes."""
+    unit = next((name for name, size in _BINARY.items() if abs(count) < 999.5 * size), "TiB")
+    number = count / _BINARY[unit]
+    return f"{number:.0f} {unit}" if unit == "B" or abs(number) >= 1000 else f"{number:.3g} {unit}"
+
+
+def common_unit(largest: float) -> str:
+    """The binary unit for a column of byte counts: the smallest in which its largest stays below 10,000."""
+    return next((name for name, size in _BINARY.items() if largest < 10_000 * size), "TiB")
+
+
+def show_in(count: float, unit: str) -> str:
+    """A byte count as a bare number of a binary unit, three digits or more; `-` for none."""
+    number = count / _BINARY[unit]
+    if count == 0:
+        return "-"
+    if unit == "B" or number >= 99.95:
+        return f"{number:,.0f}"
+    return "<0.01" if number < 0.01 else f"{number:.1f}" if number >= 9.995 else f"{number:.2f}"
 
 
 def show_seconds(seconds: float) -> str:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import re
+from operator import attrgetter
+
 from harness.schema import Config, Family, ModelConfig, OffloadSystem, SelectorKind, WorkloadKind
 from harness.units import parse_bytes
 
@@ -15,6 +19,54 @@ SELECTORS = {
     Family.gqa: (SelectorKind.dense, SelectorKind.quest),
 }
 
+AT_LEAST_ONE = (  # or null
+    "model.num_layers",
+    "model.hidden_size",
+    "model.num_heads",
+    "model.intermediate_size",
+    "model.vocab_size",
+    "model.max_positions",
+    "model.num_kv_heads",
+    "model.head_dim",
+    "model.q_lora_rank",
+    "model.kv_lora_rank",
+    "model.qk_nope_head_dim",
+    "model.qk_rope_head_dim",
+    "model.v_head_dim",
+    "model.index_num_heads",
+    "model.index_head_dim",
+    "selector.page_size",
+    "engine.page_size",
+    "engine.max_running_requests",
+    "engine.prefill_chunk_tokens",
+    "workload.input_len",
+    "workload.output_len",
+    "load.repeats",
+    "load.requests_per_worker",
+)
+AT_LEAST_ZERO = (
+    "model.seed",
+    "model.embed_common",
+    "engine.port",
+    "workload.temperature",
+    "workload.seed",
+    "load.warmup_requests",
+    "load.stagger_s",
+)
+ABOVE_ZERO = (
+    "model.rope_theta",
+    "model.rms_norm_eps",
+    "platform.num_cpus",
+    "engine.start_timeout_s",
+    "load.connect_timeout_s",
+    "load.first_token_timeout_s",
+    "load.idle_timeout_s",
+    "load.total_timeout_s",
+    "load.max_lag_p99_ms",
+    "cluster.loadgen_cpus",
+    "cluster.ready_timeout_s",
+)
+
 
 def top_k(config: Config) -> int:
     """k of a completed config: positions a layer may attend to (the whole context for `dense`)."""
@@ -24,7 +76,8 @@ def top_k(config: Config) -> int:
 
 def complete(config: Config) -> Config:
     """Fill derived values in place, check the rest, and return the config. Raises ConfigError."""
-    _check_positive(config)
+    _check_names(config)
+    _check_numbers(config)
     _check_model(config.model)
     _complete_lengths(config)
     _complete_selector(config)
@@ -35,41 +88,30 @@ def complete(config: Config) -> Config:
     return config
 
 
-def _check_positive(config: Config) -> None:
-    at_least_one = {
-        "engine.page_size": config.engine.page_size,
-        "engine.max_running_requests": config.engine.max_running_requests,
-        "engine.prefill_chunk_tokens": config.engine.prefill_chunk_tokens,
-        "selector.page_size": config.selector.page_size,
-        "workload.input_len": config.workload.input_len,
-        "workload.output_len": config.workload.output_len,
-        "load.repeats": config.load.repeats,
-    }
-    for key, value in at_least_one.items():
-        if value < 1:
-            raise ConfigError(f"{key}={value} must be at least 1")
-    at_least_zero: dict[str, float] = {
-        "load.warmup_requests": config.load.warmup_requests,
-        "load.stagger_s": config.load.stagger_s,
-        "workload.temperature": config.workload.temperature,
-        "workload.seed": config.workload.seed,
-        "model.seed": config.model.seed,
-    }
-    for key, number in at_least_zero.items():
-        if number < 0:
-            raise ConfigError(f"{key}={number} must not be negative")
-    above_zero: dict[str, float] = {
-        "platform.num_cpus": config.platform.num_cpus,
-        "cluster.loadgen_cpus": config.cluster.loadgen_cpus,
-        "engine.start_timeout_s": config.engine.start_timeout_s,
-        "load.connect_timeout_s": config.load.connect_timeout_s,
-        "load.first_token_timeout_s": config.load.first_token_timeout_s,
-        "load.idle_timeout_s": config.load.idle_timeout_s,
-        "load.total_timeout_s": config.load.total_timeout_s,
-    }
-    for key, number in above_zero.items():
-        if number <= 0:
-            raise ConfigError(f"{key}={number} must be above 0")
+def _check_numbers(config: Config) -> None:
+    for keys, valid, rule in (
+        (AT_LEAST_ONE, lambda value: value >= 1, "must be at least 1"),
+        (AT_LEAST_ZERO, lambda value: value >= 0, "must not be negative"),
+        (ABOVE_ZERO, lambda value: value > 0, "must be above 0"),
+    ):
+        for key in keys:
+            value = attrgetter(key)(config)
+            if value is not None and not (math.isfinite(value) and valid(value)):
+                raise ConfigError(f"{key}={value} {rule}")
+    for key, seed in (("model.seed", config.model.seed), ("workload.seed", config.workload.seed)):
+        if seed >= 2**63:
+            raise ConfigError(f"{key}={seed} must be below 2**63")
+    if config.model.embed_common > 1:
+        raise ConfigError(f"model.embed_common={config.model.embed_common} is a share: choose 0 to 1")
+    if config.engine.port > 65535:
+        raise ConfigError(f"engine.port={config.engine.port} must be at most 65535; 0 takes any free port")
+
+
+def _check_names(config: Config) -> None:
+    """Names that become folders."""
+    for key, name in (("name", config.name), ("model.name", config.model.name)):
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
+            raise ConfigError(f"{key}={name!r} names a folder: use letters, digits, '_', '-' and '.'")
 
 
 def _check_model(model: ModelConfig) -> None:
@@ -80,6 +122,9 @@ def _check_model(model: ModelConfig) -> None:
     for key in needs:
         if getattr(model, key) is None:
             raise ConfigError(f"model.{key} must be set for model.family={model.family.value}")
+    rotary = "qk_rope_head_dim" if model.family is Family.mla else "head_dim"
+    if getattr(model, rotary) % 2:
+        raise ConfigError(f"model.{rotary}={getattr(model, rotary)} must be even: it is rotated in two halves")
     if model.family is Family.gqa and model.num_heads % (model.num_kv_heads or 1):
         raise ConfigError(
             f"model.num_heads={model.num_heads} must be a multiple of model.num_kv_heads={model.num_kv_heads}"
@@ -179,8 +224,6 @@ def _check_load(config: Config) -> None:
         raise ConfigError(
             "set exactly one of load.num_requests (N) and load.requests_per_worker (N / concurrency), the other to null"
         )
-    if load.requests_per_worker is not None and load.requests_per_worker < 1:
-        raise ConfigError(f"load.requests_per_worker={load.requests_per_worker} must be at least 1")
     if load.num_requests is not None and load.num_requests < max(load.concurrencies):
         raise ConfigError(
             f"load.num_requests={load.num_requests} is below load.concurrencies={max(load.concurrencies)}, "

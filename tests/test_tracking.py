@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from wandb_files import stored_runs
 
 from harness import tracking
 from harness.records import ResultRow, Status
@@ -17,7 +17,6 @@ from harness.schema import TrackerConfig, TrackerKind
 from harness.tracking import NullTracker, make_tracker, resolve_mode
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
-BLOCK, HEADER = 32 << 10, 7
 
 
 @pytest.fixture(autouse=True)
@@ -49,51 +48,6 @@ def row(concurrency: int, status: Status = Status.OK, **measures: float | None) 
         reason=None if status is Status.OK else "why",
         measures=dict(measures),
     )
-
-
-def records(file: Path) -> Iterator[Any]:
-    """The records of a `run-*.wandb` file: LevelDB blocks of crc(4) length(2) type(1) chunks after a header."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, whole = file.read_bytes(), HEADER, b""  # the file's own header is as long as a chunk's
-    while at + HEADER <= len(data):
-        left = BLOCK - at % BLOCK
-        if left < HEADER:
-            at += left
-            continue
-        length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
-        whole += data[at + HEADER : at + HEADER + length]
-        at += HEADER + length
-        if kind in (1, 4):  # full, last
-            record = Record()
-            record.ParseFromString(whole)
-            whole = b""
-            yield record
-
-
-class Run:
-    """One stored run: its identity, config and history."""
-
-    def __init__(self, file: Path) -> None:
-        self.config: dict[str, Any] = {}
-        self.points: list[dict[str, Any]] = []
-        self.step_metrics: dict[str, str] = {}
-        for record in records(file):
-            match record.WhichOneof("record_type"):
-                case "run":
-                    self.run = record.run
-                    self.config |= {u.key: json.loads(u.value_json) for u in record.run.config.update}
-                case "history":
-                    items = record.history.item
-                    self.points.append({".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items})
-                case "metric":
-                    metric = record.metric
-                    self.step_metrics[metric.glob_name or metric.name] = metric.step_metric
-
-
-def stored_runs(results: Path) -> dict[str, Run]:
-    runs = [Run(file) for file in sorted(results.glob("exp/wandb/offline-run-*/run-*.wandb"))]
-    return {run.run.display_name: run for run in runs}
 
 
 def wandb_processes() -> list[psutil.Process]:
@@ -130,7 +84,7 @@ def test_offline_runs_hold_points_config_and_group(
     assert said == []
     assert capfd.readouterr() == ("", "")
 
-    runs = stored_runs(tmp_path)
+    runs = stored_runs(tmp_path / "exp")
     assert set(runs) == {"cell-a", "cell-b", "report"}
     assert len({run.run.run_id for run in runs.values()}) == 3
     cell = runs["cell-a"]
@@ -179,7 +133,7 @@ def test_no_network_goes_on_offline_with_one_line(tmp_path: Path, monkeypatch: p
     assert len(said) == 1
     assert said[0].startswith("W&B: not online (")
     assert "\n" not in said[0]
-    runs = stored_runs(tmp_path)
+    runs = stored_runs(tmp_path / "exp")
     assert [runs[cell].points[0]["duration_s"] for cell in ("cell-a", "cell-b")] == [1.0, 1.0]
     assert wandb_processes() == []
     assert not any(KEY.encode() in p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
@@ -248,7 +202,7 @@ def test_a_point_takes_no_time(tmp_path: Path) -> None:
         assert time.monotonic() - start < 5
     finally:
         tracker.close()
-    assert len(stored_runs(tmp_path)["cell-a"].points) == 20
+    assert len(stored_runs(tmp_path / "exp")["cell-a"].points) == 20
 
 
 def test_none_and_disabled_track_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

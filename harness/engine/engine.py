@@ -10,6 +10,7 @@ import itertools
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from harness.engine.executor import Executor, Generation, StepResult
 from harness.engine.scheduler import Job, Plan, Scheduler
 from harness.records import ServerStats
 from harness.schema import Config
+
+FAILED = "the engine has failed; see the server's log"
 
 
 class CannotServe(ValueError):
@@ -41,7 +44,7 @@ class Submission:
     max_new_tokens: int
     deliver: Callable[[list[Event]], None]
     """Called in the engine's thread once a step with all of this step's events of all submissions that share
-    the same callable."""
+    the same callable; must not raise."""
     temperature: float = 0.0
     seed: int | None = None
     ignore_eos: bool = False
@@ -61,7 +64,7 @@ class Engine:
             config.engine.prefill_chunk_tokens,
         )
         self._live: dict[int, Submission] = {}
-        self._inbox: list[Callable[[], None]] = []
+        self._inbox: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
         self._ids = itertools.count()
@@ -123,12 +126,16 @@ class Engine:
         )
 
     @property
+    def context_len(self) -> int:
+        return self._config.context_len
+
+    @property
     def num_running(self) -> int:
         return self._scheduler.num_running
 
     @property
     def num_waiting(self) -> int:
-        return len(self._live) - self._scheduler.num_running
+        return self._scheduler.num_waiting
 
     def flush(self, timeout_s: float = 10.0) -> str | None:
         """Check that an idle engine holds nothing and reset the peaks; None, or why it could not."""
@@ -136,15 +143,19 @@ class Engine:
         done = threading.Event()
 
         def work() -> None:
-            answer.append(self._flush_now())
-            done.set()
+            try:
+                answer.append(self._flush_now())
+            finally:
+                done.set()
 
         self._post(work)
         if not done.wait(timeout_s):
             return "the engine did not answer in time"
-        return answer[0]
+        return answer[0] if answer else FAILED
 
     def _flush_now(self) -> str | None:
+        if self.failure:
+            return FAILED
         if self._live:
             return f"{len(self._live)} requests are in flight"
         self._executor.kv.check_idle()
@@ -158,29 +169,37 @@ class Engine:
             self._wake.notify()
 
     def _run(self) -> None:
-        try:
-            while self._take_inbox():
-                plan = self._scheduler.plan()
-                if plan:
-                    self._step(plan)
-                else:
-                    with self._wake:
-                        while not self._inbox and not self._stopping:
-                            self._wake.wait()
-        except Exception:  # the loop cannot go on: say so to every caller and to /health
-            self.failure = traceback.format_exc()
-            print(self.failure, flush=True)
-            self._deliver([Event(i, None, "error") for i in self._live])
+        while work := self._next_work():
+            try:
+                work()
+            except Exception:
+                self._fail(traceback.format_exc())
 
-    def _take_inbox(self) -> bool:
+    def _next_work(self) -> Callable[[], None] | None:
+        """What others posted, then a step while anyone is live; waits for either, None at the end."""
         with self._wake:
-            work, self._inbox = self._inbox, []
-            stopping = self._stopping
-        for item in work:
-            item()
-        return not stopping
+            while not self._stopping:
+                if self._inbox:
+                    return self._inbox.popleft()
+                if self._live:
+                    return self._step
+                self._wake.wait()
+        return None
+
+    def _fail(self, reason: str) -> None:
+        """No step can be trusted any more: end every request with an error, and all that are still to come.
+
+        The thread goes on, to answer them.
+        """
+        self.failure = reason
+        print(reason, flush=True)
+        self._deliver([Event(i, None, "error") for i in self._live])
+        self._live.clear()
 
     def _accept(self, request_id: int, submission: Submission) -> None:
+        if self.failure:
+            submission.deliver([Event(request_id, None, "error")])
+            return
         self._live[request_id] = submission
         self._executor.add(
             request_id,
@@ -207,7 +226,9 @@ class Engine:
             self._executor.remove(request_id)
             del self._live[request_id]
 
-    def _step(self, plan: Plan) -> None:
+    def _step(self) -> None:
+        plan = self._scheduler.plan()
+        assert plan, "requests are waiting, and none can run"
         self._note_peaks()
         result = self._executor.run(plan)
         self._count(plan, result)
@@ -246,14 +267,15 @@ class Engine:
 
 
 def wait_until_ready(engine: Engine) -> float:
-    """Generate two tokens, so that the first request pays for no lazy start; returns the seconds it took."""
+    """Run a short request, so that the first real one pays for no lazy start; returns the seconds it took."""
     begin, done = time.perf_counter(), threading.Event()
 
     def deliver(events: list[Event]) -> None:
         if events[-1].finish_reason:
             done.set()
 
-    engine.submit(Submission(prompt=[0, 1, 2, 3], max_new_tokens=2, deliver=deliver, ignore_eos=True))
+    tokens = min(2, max(1, engine.context_len - 1))  # prefill, and a decode step where there is room for one
+    engine.submit(Submission(prompt=[0], max_new_tokens=tokens, deliver=deliver, ignore_eos=True))
     done.wait()
     if engine.failure:
         raise RuntimeError(engine.failure)

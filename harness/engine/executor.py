@@ -108,7 +108,9 @@ class Executor:
     def _sample(self, request: Generation, logits: Tensor) -> int:
         if request.temperature == 0:
             return int(logits.argmax())
-        probabilities = (logits.float() / request.temperature).softmax(dim=0)
+        # in double and below zero, so that no temperature, however small, makes an inf or a NaN
+        logits = logits.double()
+        probabilities = ((logits - logits.max()) / request.temperature).softmax(dim=0)
         return int(torch.multinomial(probabilities, 1, generator=request.generator))
 
     def _accept(self, request_id: int, token: int, result: StepResult) -> None:

@@ -8,7 +8,7 @@ Requests enter in arrival order; nobody overtakes a request that does not fit ye
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -58,12 +58,12 @@ class Scheduler:
     admission: Admission
     max_running_requests: int
     prefill_chunk_tokens: int
-    _waiting: deque[Job] = field(default_factory=deque)
+    _waiting: OrderedDict[int, Job] = field(default_factory=OrderedDict)  # by arrival; thousands may be dropped
     _running: dict[int, Job] = field(default_factory=dict)  # in order of admission
 
     def add(self, job: Job) -> None:
         """Queue a request. The caller has checked `admission.refusal`."""
-        self._waiting.append(job)
+        self._waiting[job.request_id] = job
 
     def plan(self) -> Plan:
         """Admit what fits and plan the next step; an empty plan when there is nothing to do."""
@@ -112,7 +112,7 @@ class Scheduler:
         if request_id in self._running:
             self._leave(request_id)
             return True
-        self._waiting = deque(job for job in self._waiting if job.request_id != request_id)
+        self._waiting.pop(request_id, None)
         return False
 
     @property
@@ -126,10 +126,10 @@ class Scheduler:
     def _admit(self) -> list[int]:
         admitted = []
         while self._waiting and len(self._running) < self.max_running_requests:
-            job = self._waiting[0]
+            job = next(iter(self._waiting.values()))
             if not self.admission.reserve(job.request_id, job.prompt_len, job.max_new_tokens):
                 break
-            self._waiting.popleft()
+            del self._waiting[job.request_id]
             self._running[job.request_id] = job
             admitted.append(job.request_id)
         return admitted

@@ -88,7 +88,7 @@ class FileTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """See `Tokenizer`. Adds what the tokenizer adds to a prompt (a BOS for some models)."""
-        return self._backend.encode(_valid(text)).ids
+        return self._encode(text, special=True)
 
     def decode(self, ids: list[int]) -> str:
         """See `Tokenizer`."""
@@ -103,7 +103,11 @@ class FileTokenizer:
         if self._template is None:
             raise ValueError(f"the model in {self._folder} has no chat template; use /v1/completions")
         text = self._template(messages=check_messages(messages), **self._special)
-        return self._backend.encode(_valid(text), add_special_tokens=False).ids
+        return self._encode(text, special=False)
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
+        # encode() would hold Python's lock, seconds for a megabyte, and every other thread would stand still
+        return self._backend.encode_batch([_valid(text)], add_special_tokens=special)[0].ids
 
 
 class ByteTokenizer:

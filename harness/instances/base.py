@@ -27,10 +27,10 @@ class Instance(Protocol):
         """A reading of the server's counters."""
 
     def read_log(self, offset: int) -> tuple[str, int]:
-        """What the server logged from byte `offset` on, and the offset after it."""
+        """What the server logged from byte `offset` on, and the offset after it; also once it has stopped."""
 
     def describe(self) -> dict[str, Any]:
         """The node it runs on and the server's own description, for `env.json`."""
 
     def stop(self) -> None:
-        """End the server and everything it started. Idempotent."""
+        """End the server and everything it started; may be called while another thread is in `start`. Idempotent."""

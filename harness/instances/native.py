@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
+import os
 import sys
 import tempfile
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 from harness.instances.base import InstanceError
@@ -18,37 +17,34 @@ from harness.schema import Config, to_yaml
 from harness.sysinfo import machine
 
 HTTP_TIMEOUT_S = 15.0
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the environment is not for loopback
 
 
 class NativeInstance:
-    """`python -m harness.engine.server` in a child process, in this process's interpreter."""
+    """`python -m harness.engine.server` in a child process, in this process's interpreter.
+
+    Config and readiness go through open files, not through a folder that a killed process would leave behind.
+    """
 
     def __init__(self, config: Config):
         self._config = config
-        self._folder: Path | None = None
         self._process: ServerProcess | None = None
         self._url = ""
 
     def start(self) -> str:
-        self._folder = Path(tempfile.mkdtemp(prefix="hisparse-instance-"))
-        config_file, ready = self._folder / "config.yaml", self._folder / "ready.json"
-        config_file.write_text(to_yaml(self._config))
-        threads = str(max(1, int(self._config.platform.num_cpus)))
-        self._process = ServerProcess(
-            [
-                *(sys.executable, "-m", "harness.engine.server"),
-                *("--config", str(config_file), "--ready-file", str(ready), "--exit-with-stdin"),
-            ],
-            self._folder / "server.log",
-            # Ray sets it for its workers; idle threads of OpenMP must not spin on cores the client needs
-            env={"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE"},
-        )
+        ready, told = os.pipe()
+        os.set_blocking(ready, False)
         try:
-            self._process.wait_ready(ready.exists, self._config.engine.start_timeout_s)
-        except BaseException:
-            self.stop()
-            raise
-        self._url = json.loads(ready.read_text())["url"]
+            with tempfile.TemporaryFile() as config_file:
+                config_file.write(to_yaml(self._config).encode())
+                config_file.seek(0)
+                try:
+                    self._process = self._launch(config_file.fileno(), told)
+                finally:
+                    os.close(told)
+            self._url = self._wait_until_told(self._process, ready)
+        finally:
+            os.close(ready)
         return self._url
 
     def check(self) -> None:
@@ -70,22 +66,49 @@ class NativeInstance:
     def stop(self) -> None:
         if self._process:
             self._process.stop()
-            self._process = None
-        if self._folder:
-            shutil.rmtree(self._folder)
-            self._folder = None
+
+    def _launch(self, config_fd: int, ready_fd: int) -> ServerProcess:
+        threads = str(max(1, int(self._config.platform.num_cpus)))
+        return ServerProcess(
+            [
+                *(sys.executable, "-P", "-m", "harness.engine.server", "--exit-with-stdin"),
+                *("--config", f"/dev/fd/{config_fd}", "--ready-file", f"/dev/fd/{ready_fd}"),
+            ],
+            # Ray sets it for its workers; idle threads of OpenMP must not spin on cores the client needs
+            env={"OMP_NUM_THREADS": threads, "OMP_WAIT_POLICY": "PASSIVE"},
+            pass_fds=(config_fd, ready_fd),
+        )
+
+    def _wait_until_told(self, process: ServerProcess, ready: int) -> str:
+        said = b""
+
+        def is_ready() -> bool:
+            nonlocal said
+            try:
+                said = os.read(ready, 4096)
+            except BlockingIOError:  # nothing written yet
+                return False
+            return bool(said)  # empty: it closed the pipe, so it has ended
+
+        try:
+            process.wait_ready(is_ready, self._config.engine.start_timeout_s)
+        except BaseException:
+            process.stop()
+            raise
+        return str(json.loads(said)["url"])
 
     def _running(self) -> ServerProcess:
         if self._process is None:
-            raise InstanceError("the server is not running")
+            raise InstanceError("the server was not started")
         return self._process
 
     def _get(self, path: str) -> dict[str, Any]:
         self._running().check()
         try:
-            with urllib.request.urlopen(self._url + path, timeout=HTTP_TIMEOUT_S) as response:
+            with _HTTP.open(self._url + path, timeout=HTTP_TIMEOUT_S) as response:
                 return dict(json.load(response))
         except urllib.error.HTTPError as error:
             raise InstanceError(f"{path} answered {error.code}: {error.read().decode()[:300]}") from error
         except (OSError, ValueError) as error:
+            self._running().check(within_s=1.0)  # a dying server first drops its connections
             raise InstanceError(f"{path} did not answer: {error}") from error

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from harness.instances.base import InstanceError
 
@@ -16,21 +17,22 @@ LOG_TAIL_CHARS = 2000
 
 
 class ServerProcess:
-    """One child in a process group of its own, its output in a log file.
+    """One child in a session of its own, its output in a file without a name, so that nothing stays behind.
 
     The child's standard input is a pipe that only we hold: a server told to end when it closes also ends
-    when we are killed.
+    when we are killed. It finds Python modules where this process does.
     """
 
-    def __init__(self, command: list[str], log: Path, env: dict[str, str] | None = None):
-        self.log = log
-        self._output = log.open("wb")
+    def __init__(self, command: Sequence[str], *, env: dict[str, str] | None = None, pass_fds: Sequence[int] = ()):
+        self._stopped = False
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # open for as long as someone may read it
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            stdout=self._output,
+            stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=os.environ | (env or {}),
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | (env or {}),
+            pass_fds=pass_fds,
             start_new_session=True,
         )
 
@@ -39,35 +41,38 @@ class ServerProcess:
         return self._child.pid
 
     def wait_ready(self, is_ready: Callable[[], bool], timeout_s: float) -> None:
-        """Poll until ready. Raises InstanceError with the log's end when the child exits or time runs out."""
+        """Poll until ready. Raises InstanceError with the log's last line when the child exits or time runs out."""
         deadline = time.monotonic() + timeout_s
         while not is_ready():
             self.check()
             if time.monotonic() > deadline:
-                raise InstanceError(f"the server was not ready within {timeout_s:.0f} s{self._tail()}")
-            time.sleep(0.05)
+                raise InstanceError(f"the server was not ready within {timeout_s:g} s{self._tail()}")
+            time.sleep(0.02)
 
-    def check(self) -> None:
-        code = self._child.poll()
-        if code is not None:
+    def check(self, within_s: float = 0.0) -> None:
+        """Raise InstanceError if the child has ended, or does so within the time."""
+        with suppress(subprocess.TimeoutExpired):  # it runs
+            code = self._child.wait(within_s)
             raise InstanceError(f"the server ended with exit code {code}{self._tail()}")
 
     def read_log(self, offset: int) -> tuple[str, int]:
-        with self.log.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
+        """What it wrote from byte `offset` on, and the offset after it; also after its end."""
+        end = os.fstat(self._log.fileno()).st_size
+        data = os.pread(self._log.fileno(), max(0, end - offset), offset)  # leaves the child's place alone
         return data.decode(errors="replace"), offset + len(data)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """SIGTERM to the whole group, SIGKILL to what is left after the grace time."""
+        """SIGTERM to the whole group, SIGKILL to what is left after the grace time. Idempotent."""
+        if self._stopped:  # its number may be another process's by now
+            return
         self._signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):  # it had its time; the group is killed next
             self._child.wait(grace_s)
         self._signal(signal.SIGKILL)
         self._child.wait()
-        if self._child.stdin:
-            self._child.stdin.close()
-        self._output.close()
+        assert self._child.stdin is not None
+        self._child.stdin.close()
+        self._stopped = True
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):  # the whole group has ended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import subprocess
 import sys
@@ -92,6 +93,22 @@ def test_sources_of_token_counts_and_differing_environments_are_shown(tmp_path: 
     assert "Token counts come from: continuous_usage, usage." in text
     assert "python 3.11.9 | 3.12" in text or "python 3.12 | 3.11.9" in text
     assert "gpu –" in text
+
+
+def test_what_all_machines_share_is_said_once(tmp_path: Path, synthetic: Any) -> None:
+    point = synthetic.write(tmp_path, synthetic.row("full_kv", 1))
+    env = {
+        "driver": {"host": "a", "cpu_model": "fast"},
+        "loadgen": {"host": "a", "cpu_model": "fast"},
+        "instance": {"machine": {"host": "b", "cpu_model": "fast"}, "server": {"config": {"seed": 1}}},
+    }
+    (point / "env.json").write_text(json.dumps(env))
+    text = Page(draw(tmp_path).report.read_text(encoding="utf-8")).text
+    assert "driver.host a" in text
+    assert "instance.machine.host b" in text
+    assert text.count("fast") == 1
+    assert "loadgen.host" not in text
+    assert "instance.server" not in text
 
 
 def test_without_an_ok_point_there_is_no_figure_but_a_report_that_says_why(tmp_path: Path, synthetic: Any) -> None:

@@ -64,8 +64,8 @@ def test_points_that_are_not_ok_show_status_and_reason_but_no_number(tmp_path: P
         ["–"] * 8 + ["invalid"],
     ]
     assert tables.not_ok(group) == [
-        "Full KV at 8, repeat 0: failed: no reason was recorded",
-        "Full KV at 16, repeat 0: invalid: the client lagged by 300 ms",
+        "Full KV at 8: failed: no reason was recorded",
+        "Full KV at 16: invalid: the client lagged by 300 ms",
     ]
     text = printed(group)
     assert "no point is ok" in text
@@ -103,3 +103,10 @@ def test_text_from_outside_is_never_markup(tmp_path: Path, synthetic: Any) -> No
     reason = "[red]tensor[/red] of [3, 4]"
     synthetic.write(tmp_path, synthetic.row("full_kv", 4, status=Status.FAILED, reason=reason, measures={}))
     assert reason in printed(group_of(tmp_path))
+
+
+def test_points_that_share_a_reason_are_one_sentence(tmp_path: Path, synthetic: Any) -> None:
+    for concurrency, repeat in [(1, 0), (4, 0), (4, 1)]:
+        row = synthetic.row("full_kv", concurrency, repeat=repeat, status=Status.FAILED, reason="it died", measures={})
+        synthetic.write(tmp_path, row)
+    assert tables.not_ok(group_of(tmp_path)) == ["Full KV at 1, 4, 4 (repeat 1): failed: it died"]

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
+import yaml
 from torch import Tensor
 
 from harness.config import load_cells
 from harness.engine.executor import Executor, Generation
 from harness.engine.scheduler import Chunk, Plan
-from harness.schema import Config
+from harness.schema import Config, OffloadSystem
+from harness.validate import complete
 
 SYSTEMS = ("full_kv", "fetch_all", "hisparse_sync")
 ROOMY = [
-    "engine.device_kv_budget=64MiB",
-    "engine.host_kv_budget=64MiB",
+    "engine.device_kv_budget=8MiB",
+    "engine.host_kv_budget=8MiB",
     "workload.input_len=8",
     "workload.output_len=8",
 ]
@@ -43,10 +47,25 @@ def cell(overrides: Iterable[str]) -> Config:
     return config
 
 
+@cache
+def _base(model: str) -> Config:
+    return cell([*MODELS[model], "offload=hisparse_sync"])  # half a second: Hydra
+
+
 def cell_of(model: str, system: str, *more: str) -> Config:
-    """A cell of MODELS under an offload system, with B = 24 slots where that is the system's to choose."""
-    slots = [] if model.startswith("dense") else ["offload.cache_slots=24"]
-    return cell([*MODELS[model], f"offload={system}", *slots, *more])
+    """A cell of MODELS under an offload system, with B = 24 slots where that is the system's to choose.
+
+    more: further `group.key=value`; completed and checked as a composed one is.
+    """
+    config = deepcopy(_base(model))
+    config.offload.system = OffloadSystem[system]
+    config.offload.cache_slots = None if model.startswith("dense") else 24
+    for override in more:
+        key, value = override.split("=")
+        group, name = key.split(".")
+        assert hasattr(getattr(config, group), name), key
+        setattr(getattr(config, group), name, yaml.safe_load(value))
+    return complete(config)
 
 
 @dataclass(kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.kv.base import KVSide
-from harness.engine.kv.paged import PagedPool
+from harness.engine.kv.paged import PagedPool, empty_records
 from harness.schema import Config
 
 
@@ -33,7 +33,7 @@ class Hierarchy(KVSide):
             self.pages_per_row,
         )
         self.num_slots = self.footprint.cache_slots
-        self.cache = torch.empty(self.num_layers, self.num_rows, self.num_slots + 1, self.width, dtype=self.dtype)
+        self.cache = empty_records(self.num_layers, self.num_rows, self.num_slots + 1, self.width, dtype=self.dtype)
         self._workspace = torch.empty(config.context_len, self.width, dtype=self.dtype)
 
     def admit(self, positions: int) -> int:

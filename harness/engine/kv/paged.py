@@ -9,6 +9,17 @@ from torch import Tensor
 from harness.engine.footprint import ceil_div
 
 
+def empty_records(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Memory for records [L, ..., W], of which each layer's first is zero.
+
+    `gather` reads that one for a -1 slot. Attention gives it the weight 0, which only takes it out of the sum
+    if it is a finite number, and memory never written may hold a NaN.
+    """
+    records = torch.empty(shape, dtype=dtype)
+    records.view(shape[0], -1, shape[-1])[:, 0] = 0
+    return records
+
+
 class PagedPool:
     """Records [L, num_pages * page_size, W]; position p of a row is record `index(row, p)` in every layer.
 
@@ -25,7 +36,7 @@ class PagedPool:
         rows: int,
         per_row: int,
     ):
-        self.records = torch.empty(num_layers, num_pages * page_size, width, dtype=dtype)
+        self.records = empty_records(num_layers, num_pages * page_size, width, dtype=dtype)
         self.page_size = page_size
         self.page_table = torch.zeros(rows, per_row, dtype=torch.int32)
         self._num_pages = num_pages

@@ -11,11 +11,11 @@ from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.kv.base import KVSide
 from harness.engine.models.base import Model
 from harness.engine.models.layers import (
+    Attend,
     Linear,
     Rotary,
     Rotation,
     attend_chunk,
-    attend_selected,
     chunk_mask,
     rms_norm,
 )
@@ -42,11 +42,11 @@ class GQAWeights:
 
 
 class GQAModel(Model):
-    def __init__(self, config: ModelConfig, weights: GQAWeights, context_len: int, linear: Linear):
+    def __init__(self, config: ModelConfig, weights: GQAWeights, context_len: int, linear: Linear, attend: Attend):
         assert config.num_kv_heads is not None
         assert config.head_dim is not None
         self.weights = weights
-        self.linear = linear
+        self.linear, self.attend = linear, attend
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.eps = config.rms_norm_eps
         self.scale = self.head_dim**-0.5
@@ -75,7 +75,7 @@ class GQAModel(Model):
             selection = selector.select(layer, batch, (q,))
             records = kv.gather(layer, kv.resolve(layer, selection))
             records = records.view(n, -1, 2, self.kv_heads, self.head_dim).transpose(1, 3)
-            attended = attend_selected(
+            attended = self.attend(
                 q.view(n, self.kv_heads, -1, self.head_dim),
                 records[:, :, 0],
                 records[:, :, 1],

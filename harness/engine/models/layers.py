@@ -5,11 +5,16 @@ Shape suffixes in comments: n batch, T chunk, S positions attended to, H query h
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 INVARIANT_ROWS = 16  # measured on x86 with MKL and one thread: fewer rows take other code paths
+
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]  # the signature of `attend_selected`
 
 
 class Rotary:
@@ -91,3 +96,18 @@ def attend_selected(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float
     scores = torch.matmul(q, k.transpose(2, 3)) * scale
     scores = scores.masked_fill(~valid[:, None, None, :], -torch.inf)
     return torch.matmul(scores.softmax(dim=-1), v)
+
+
+def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:
+    """As `attend_selected`, but in shapes that only the request itself decides: batch-invariant.
+
+    Each request attends over its own width, up to its last valid record.
+    """
+    places = torch.arange(1, valid.shape[1] + 1)
+    widths = torch.where(valid, places, 0).amax(dim=1).tolist()
+    return torch.cat(
+        [
+            attend_selected(q[i : i + 1], k[i : i + 1, :, :w], v[i : i + 1, :, :w], valid[i : i + 1, :w], scale)
+            for i, w in enumerate(widths)
+        ]
+    )

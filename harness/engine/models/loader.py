@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.engine.models.base import Model
 from harness.engine.models.gqa import GQALayer, GQAModel, GQAWeights
-from harness.engine.models.layers import INVARIANT_ROWS, Linear
+from harness.engine.models.layers import INVARIANT_ROWS, Linear, attend_one_by_one, attend_selected
 from harness.engine.models.mla import MLAModel
 from harness.engine.models.random_weights import random_gqa, random_mla
 from harness.schema import Config, Family, ModelConfig
@@ -23,13 +23,15 @@ def load_model(config: Config, folder: Path | None) -> Model:
     Raises ValueError when the folder is incomplete or holds another model than the config describes.
     """
     model = config.model
-    linear = Linear(INVARIANT_ROWS if config.engine.batch_invariant else 1)
+    invariant = config.engine.batch_invariant
+    linear = Linear(INVARIANT_ROWS if invariant else 1)
+    attend = attend_one_by_one if invariant else attend_selected
     if model.family is Family.mla:
         if folder is not None:
             raise ValueError(f"model={model.name}: MLA weights load from a seed only; set model.weights=random")
-        return MLAModel(model, random_mla(model), config.context_len, linear)
+        return MLAModel(model, random_mla(model), config.context_len, linear, attend)
     weights = random_gqa(model) if folder is None else _llama_weights(model, folder)
-    return GQAModel(model, weights, config.context_len, linear)
+    return GQAModel(model, weights, config.context_len, linear, attend)
 
 
 def _llama_weights(model: ModelConfig, folder: Path) -> GQAWeights:

@@ -17,11 +17,11 @@ from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.kv.base import KVSide
 from harness.engine.models.base import Model
 from harness.engine.models.layers import (
+    Attend,
     Linear,
     Rotary,
     Rotation,
     attend_chunk,
-    attend_selected,
     chunk_mask,
     rms_norm,
 )
@@ -57,13 +57,13 @@ class MLAWeights:
 
 
 class MLAModel(Model):
-    def __init__(self, config: ModelConfig, weights: MLAWeights, context_len: int, linear: Linear):
+    def __init__(self, config: ModelConfig, weights: MLAWeights, context_len: int, linear: Linear, attend: Attend):
         assert config.qk_nope_head_dim is not None
         assert config.qk_rope_head_dim is not None
         assert config.kv_lora_rank is not None
         assert config.v_head_dim is not None
         self.weights = weights
-        self.linear = linear
+        self.linear, self.attend = linear, attend
         self.heads = config.num_heads
         self.nope, self.rope = config.qk_nope_head_dim, config.qk_rope_head_dim
         self.rank, self.value = config.kv_lora_rank, config.v_head_dim
@@ -102,7 +102,7 @@ class MLAModel(Model):
             records = kv.gather(layer, kv.resolve(layer, selection)).unsqueeze(1)
             q_nope, q_rope = q.split((self.nope, self.rope), dim=2)
             absorbed = self.linear.per_head(q_nope, w.k_up)  # [n, H, rank]
-            attended = attend_selected(
+            attended = self.attend(
                 torch.cat((absorbed, q_rope), dim=2).unsqueeze(1),
                 records,
                 records[..., : self.rank],

@@ -14,10 +14,12 @@ def make_selector(config: Config, num_rows: int) -> Selector:
     """The selector of `selector.kind` with state for that many rows; imports torch."""
     from harness.engine.selectors.dense import Dense
     from harness.engine.selectors.dsa import DSA
+    from harness.engine.selectors.one_by_one import OneByOne
     from harness.engine.selectors.quest import Quest
 
+    selector: Selector = Dense()
     if config.selector.kind is SelectorKind.dsa:
-        return DSA(config, num_rows)
-    if config.selector.kind is SelectorKind.quest:
-        return Quest(config, num_rows)
-    return Dense()
+        selector = DSA(config, num_rows)
+    elif config.selector.kind is SelectorKind.quest:
+        selector = Quest(config, num_rows)
+    return OneByOne(selector) if config.engine.batch_invariant else selector

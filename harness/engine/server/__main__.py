@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, required=True, help="config.yaml of a cell")
     parser.add_argument("--port", type=int, help="instead of engine.port; 0 takes a free one")
     parser.add_argument("--weights", type=Path, help="folder of the model's weights, instead of model.weights")
-    parser.add_argument("--ready-file", type=Path, help="written with the URL once requests are served")
+    parser.add_argument("--ready-file", type=Path, help="file or pipe (/dev/fd/N) that gets the URL once ready")
     parser.add_argument(
         "--exit-with-stdin", action="store_true", help="end when standard input closes (the parent died)"
     )
@@ -46,6 +46,11 @@ async def serve(config: Config, *, weights: Path | None, ready_file: Path | None
     from harness.engine.tokenizer import load_tokenizer
     from harness.weights import weights_folder
 
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    if watch_stdin:
+        threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
+
     torch.set_num_threads(max(1, int(config.platform.num_cpus)))
     folder = weights or weights_folder(config.model.weights)
     tokenizer = load_tokenizer(folder, config.model.vocab_size)
@@ -53,12 +58,8 @@ async def serve(config: Config, *, weights: Path | None, ready_file: Path | None
     engine.start()
     seconds = await asyncio.to_thread(wait_until_ready, engine)
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    if watch_stdin:
-        threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
 
     # handler_cancellation: a client that hangs up cancels its request
     runner = web.AppRunner(Server(config, engine, tokenizer).app(), access_log=None, handler_cancellation=True)
@@ -71,20 +72,31 @@ async def serve(config: Config, *, weights: Path | None, ready_file: Path | None
     print(f"serving {config.model.name} with {config.offload.system.value} at {url} (warm-up {seconds:.2f} s)")
     sys.stdout.flush()
     if ready_file:
-        partial = ready_file.with_suffix(".part")
-        partial.write_text(json.dumps({"url": url, "pid": os.getpid()}))
-        partial.rename(ready_file)
+        _announce(ready_file, json.dumps({"url": url, "pid": os.getpid()}))
     await stop.wait()
     await runner.cleanup()
     engine.stop()
 
 
+def _announce(ready_file: Path, text: str) -> None:
+    if ready_file.is_fifo():  # a pipe: a write this short arrives whole
+        ready_file.write_text(text)
+        return
+    partial = ready_file.with_suffix(".part")
+    partial.write_text(text)
+    partial.rename(ready_file)
+
+
 def _watch_stdin(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-    while sys.stdin.buffer.read(1):
+    while os.read(0, 1):  # not sys.stdin, whose lock this thread would hold when the interpreter ends
         pass
+    last = threading.Timer(5.0, os._exit, args=(1,))  # a step that never ends must not keep us
+    last.daemon = True
+    last.start()
     loop.call_soon_threadsafe(stop.set)
-    threading.Timer(5.0, os._exit, args=(1,)).start()  # a step that never ends must not keep us
 
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # all is closed; the interpreter would take torch apart for a second

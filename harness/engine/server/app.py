@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -11,14 +12,16 @@ from typing import Any
 
 from aiohttp import web
 
-from harness.engine.engine import CannotServe, Engine, Event, Submission
+from harness.engine.engine import FAILED, CannotServe, Engine, Event, Submission
 from harness.engine.footprint import Footprint
 from harness.engine.server.metrics import exposition
 from harness.engine.server.protocol import APIError, ParsedRequest, ReplyFormat, RequestParser, usage
 from harness.engine.tokenizer import Tokenizer
 from harness.schema import Config, to_plain
 
+LONG_BODY_BYTES = 32 << 10  # some milliseconds to parse and tokenise
 MAX_BODY_BYTES = 256 << 20  # a million token ids as JSON, and room to spare
+_STARTED = web.RequestKey("streaming", bool)  # set in a request whose response has begun
 
 
 class Server:
@@ -56,7 +59,9 @@ class Server:
     async def _serve(
         self, request: web.Request, parse: Callable[[bytes], ParsedRequest], *, chat: bool
     ) -> web.StreamResponse:
-        parsed = parse(await request.read())
+        raw = await _body(request)
+        # parsing a long prompt takes seconds, in which the other requests' tokens must go out
+        parsed = parse(raw) if len(raw) < LONG_BODY_BYTES else await asyncio.to_thread(parse, raw)
         reply = ReplyFormat(self._model, chat)
         queue: asyncio.Queue[Event] = asyncio.Queue()
         ids = self._submit(parsed, queue)
@@ -72,7 +77,7 @@ class Server:
     def _submit(self, parsed: ParsedRequest, queue: asyncio.Queue[Event]) -> dict[int, int]:
         """Submit every prompt; engine id -> index of the choice."""
         if self._engine.failure:
-            raise APIError(503, "the engine has failed; see the server's log")
+            raise APIError(503, FAILED)
         self._loop = asyncio.get_running_loop()
         ids: dict[int, int] = {}
         for index, prompt in enumerate(parsed.prompts):
@@ -118,6 +123,7 @@ class Server:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
+        request[_STARTED] = True
         prompt_tokens, generated, open_choices = sum(map(len, parsed.prompts)), 0, len(ids)
         texts = {request_id: self._tokenizer.stream() for request_id in ids}
         for chunk in reply.opening():
@@ -125,7 +131,7 @@ class Server:
         while open_choices:
             event = await queue.get()
             if event.finish_reason == "error":
-                await _send(response, APIError(500, "the engine failed; see the server's log").body())
+                await _send(response, APIError(500, FAILED).body())
                 return response
             text = ""
             if event.token is not None:
@@ -151,7 +157,7 @@ class Server:
         while len(reasons) < len(ids):
             event = await queue.get()
             if event.finish_reason == "error":
-                raise APIError(500, "the engine failed; see the server's log")
+                raise APIError(500, FAILED)
             if event.token is not None:
                 tokens[event.request_id].append(event.token)
             if event.finish_reason:
@@ -191,9 +197,18 @@ class Server:
 
     async def _flush(self, request: web.Request) -> web.Response:
         problem = await asyncio.to_thread(self._engine.flush)
+        if self._engine.failure:
+            raise APIError(503, FAILED)
         if problem:
             raise APIError(409, f"cannot flush: {problem}")
         return web.json_response({"status": "flushed"})
+
+
+async def _body(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except web.RequestPayloadError as error:  # a wrong Content-Encoding, broken chunks
+        raise APIError(400, f"the request body cannot be read: {' '.join(str(error).split())}") from error
 
 
 async def _send(response: web.StreamResponse, chunk: dict[str, Any]) -> None:
@@ -208,4 +223,10 @@ async def _errors_as_json(request: web.Request, handler: Callable[[web.Request],
         return web.json_response(error.body(), status=error.status)
     except web.HTTPException as error:  # unknown path, wrong method, body too large
         shaped = APIError(error.status, f"{request.method} {request.path}: {error.reason}")
-        return web.json_response(shaped.body(), status=error.status)
+        allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
+        return web.json_response(shaped.body(), status=error.status, headers=allow)
+    except Exception:
+        if _STARTED in request:  # the client is gone, or too much is sent for another status
+            raise
+        traceback.print_exc()
+        return web.json_response(APIError(500, "internal error; see the server's log").body(), status=500)

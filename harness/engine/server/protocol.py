@@ -98,13 +98,13 @@ class RequestParser:
         if model is not None and model != self._model:
             raise APIError(
                 404,
-                f"model {model!r} is not served here; the model is {self._model!r}",
+                f"model {model!r:.60} is not served here; the model is {self._model!r}",
                 param="model",
                 code="model_not_found",
             )
         for key, neutral in _UNSUPPORTED.items():
             if body.get(key) not in neutral:
-                raise APIError(400, f"{key}={body[key]!r} is not supported", param=key, code="unsupported_value")
+                raise APIError(400, f"{key}={body[key]!r:.60} is not supported", param=key, code="unsupported_value")
         return body
 
     def _prompts(self, prompt: Any) -> list[list[int]]:
@@ -154,7 +154,7 @@ class RequestParser:
         temperature = _number(body, "temperature", 1.0)
         if not 0 <= temperature <= 100:
             raise APIError(400, f"temperature={temperature} must be between 0 and 100", param="temperature")
-        options = body.get("stream_options") or {}
+        options = {} if body.get("stream_options") is None else body["stream_options"]
         if not isinstance(options, dict):
             raise APIError(400, "stream_options must be an object", param="stream_options")
         seed = None if body.get("seed") is None else _integer(body, "seed", 0)
@@ -177,7 +177,7 @@ def _integer(body: dict[str, Any], key: str, default: int) -> int:
     if value is None:
         return default
     if type(value) is not int:
-        raise APIError(400, f"{key}={value!r} must be an integer", param=key)
+        raise APIError(400, f"{key}={value!r:.60} must be an integer", param=key)
     return value
 
 
@@ -185,8 +185,8 @@ def _number(body: dict[str, Any], key: str, default: float) -> float:
     value = body.get(key)
     if value is None:
         return default
-    if type(value) not in (int, float) or value != value:
-        raise APIError(400, f"{key}={value!r} must be a number", param=key)
+    if type(value) not in (int, float) or not -1e300 < value < 1e300:  # no NaN, no integer beyond a float
+        raise APIError(400, f"{key}={value!r:.60} must be a number", param=key)
     return float(value)
 
 
@@ -195,7 +195,7 @@ def _boolean(body: dict[str, Any], key: str) -> bool:
     if value is None:
         return False
     if type(value) is not bool:
-        raise APIError(400, f"{key}={value!r} must be true or false", param=key)
+        raise APIError(400, f"{key}={value!r:.60} must be true or false", param=key)
     return value
 
 

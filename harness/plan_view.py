@@ -1,0 +1,161 @@
+"""What a run is about to do, for people: its cells, what their requests need, what fits, what is left to run.
+
+Made for 80 columns: what all cells share is said once above the table, and a column has one unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from harness.engine.footprint import Footprint
+from harness.experiment import Cell, Point
+from harness.identity import defines_cell
+from harness.schema import OffloadSystem, to_plain
+from harness.units import common_unit, show_bytes, show_in
+
+_NAMES = ("model.name", "selector.kind", "platform.name", "engine.kind", "workload.name")
+_SHORT = {
+    "selector.top_k": "k",
+    "engine.device_kv_budget": "device",
+    "engine.host_kv_budget": "host",
+    "workload.input_len": "in",
+    "workload.output_len": "out",
+}
+_LEGEND = (
+    "records, state, meta: device bytes of one request (KV, selection state, page tables and LRU order); "
+    "host: its bytes in the host pool; at {most}: what {most} requests at once need"
+)
+
+
+def plan_table(cells: Sequence[Cell]) -> Group:
+    """What all cells share, a row a cell, and why a cell cannot run."""
+    labels = cell_labels(cells)
+    most = max(point.concurrency for cell in cells for point in _points(cell))
+    notes = [
+        f"{label} cannot run: {cell.infeasible}" for label, cell in zip(labels, cells, strict=True) if cell.infeasible
+    ]
+    return Group(
+        *(Text(line) for line in _shared(cells) if line),
+        _table(cells, labels, most),
+        Text(_LEGEND.format(most=most), style="dim"),
+        *map(Text, notes),
+    )
+
+
+def plan_totals(cells: Sequence[Cell]) -> str:
+    """One line: what is left to do."""
+    points = sum(len(cell.points) for cell in cells)
+    done = sum(len(cell.done) for cell in cells)
+    requests = sum(point.num_requests for cell in cells for point in cell.points if not cell.infeasible)
+    return f"{points} points to run, {done} on disk already, {requests:,} requests to send"
+
+
+def cell_labels(cells: Sequence[Cell]) -> list[str]:
+    """A short name for each cell: its system, B, and whatever else tells it from the others."""
+    flat = [_flat(cell) for cell in cells]
+    varying = [key for key in flat[0] if not key.startswith("offload.") and _varies(flat, key)]
+    tails = [key.split(".")[-1] for key in varying]
+    labels = []
+    for cell, settings in zip(cells, flat, strict=True):
+        parts = [cell.config.offload.system.value]
+        if cell.config.offload.system not in (OffloadSystem.full_kv, OffloadSystem.fetch_all):
+            parts.append(f"B={cell.config.offload.cache_slots}")
+        for key, tail in zip(varying, tails, strict=True):
+            short = _SHORT.get(key) or (tail if tails.count(tail) == 1 else key)
+            if key in _NAMES:
+                parts.append(str(settings[key]))
+            elif not _follows_name(flat, key):
+                parts.append(f"{short}={_shown(key, settings[key])}")
+        labels.append(" ".join(parts))
+    return labels
+
+
+def _table(cells: Sequence[Cell], labels: Sequence[str], most: int) -> Table:
+    needs = [cell.request for cell in cells]
+    device = [most * need.device + Footprint(cell.config).workspace for cell, need in zip(cells, needs, strict=True)]
+    one = common_unit(max(max(need.device, need.host) for need in needs))
+    together = common_unit(max(*device, *(most * need.host for need in needs)))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("cell", vertical="bottom", overflow="fold")
+    for heading in (
+        *(f"{part}\n{one}" for part in ("records", "state", "meta", "host")),
+        "fit at\nonce",
+        *(f"at {most}:\n{part}\n{together}" for part in ("device", "host")),
+        "points\nto run",
+    ):
+        table.add_column(heading, justify="right", vertical="bottom", no_wrap=True)
+    for label, cell, need, bytes_together in zip(labels, cells, needs, device, strict=True):
+        todo, every = len(cell.points), len(_points(cell))
+        table.add_row(
+            label,
+            *(show_in(n, one) for n in (need.records, need.selection_state, need.metadata, need.host)),
+            "none" if cell.infeasible else str(cell.capacity),
+            show_in(bytes_together, together),
+            show_in(most * need.host, together),
+            str(every) if todo == every else f"{todo} of {every}",
+        )
+    return table
+
+
+def _shared(cells: Sequence[Cell]) -> Iterator[str]:
+    """The lines above the table: whatever is the same for all cells."""
+    c, flat = cells[0].config, [_flat(cell) for cell in cells]
+    k = "" if c.selector.top_k is None else f" k={c.selector.top_k}"
+    lengths = f"{c.workload.input_len:,} tokens in, {c.workload.output_len:,} out"
+
+    def same(*said: tuple[str, str]) -> str:
+        return ", ".join(text for keys, text in said if not any(_varies(flat, key) for key in keys.split()))
+
+    who = same(
+        ("model.name", c.model.name),
+        ("selector.kind selector.top_k", f"{c.selector.kind.value}{k}"),
+        ("engine.kind platform.name", f"{c.engine.kind.value} engine on {c.platform.name}"),
+    )
+    yield f"{c.name}: {len(cells)} cell{'s' * (len(cells) > 1)}" + (f" of {who}" if who else "")
+    yield same(
+        ("workload.name workload.input_len workload.output_len", f"{c.workload.name}: {lengths}"),
+        ("engine.device_kv_budget", f"device KV budget {show_bytes(int(c.engine.device_kv_budget))}"),
+        ("engine.host_kv_budget", f"host pool {show_bytes(int(c.engine.host_kv_budget))}"),
+    )
+    yield _load(cells)
+
+
+def _load(cells: Sequence[Cell]) -> str:
+    """Concurrencies and requests; the requests only where all cells are driven alike."""
+    load = cells[0].config.load
+    line = f"concurrency {', '.join(map(str, load.concurrencies))}"
+    if len({tuple(sorted((p.concurrency, p.num_requests) for p in _points(cell))) for cell in cells}) == 1:
+        counts = {point.concurrency: point.num_requests for point in _points(cells[0])}
+        line += f"; requests per point {', '.join(f'{counts[n]:,}' for n in load.concurrencies)}"
+    return line + (f"; {load.repeats} repeats" if load.repeats > 1 else "")
+
+
+def _points(cell: Cell) -> list[Point]:
+    return [*cell.points, *cell.done]
+
+
+def _flat(cell: Cell) -> dict[str, Any]:
+    """Dotted key -> value of everything that defines the cell."""
+    groups = {key: value for key, value in to_plain(cell.config).items() if defines_cell(key)}
+    return {f"{g}.{key}": value for g, values in groups.items() for key, value in values.items()}
+
+
+def _varies(flat: Sequence[dict[str, Any]], key: str) -> bool:
+    return defines_cell(key) and any(settings[key] != flat[0][key] for settings in flat)
+
+
+def _follows_name(flat: Sequence[dict[str, Any]], key: str) -> bool:
+    """Whether the name of its group says this key's value, as a model's says its sizes."""
+    name = next((n for n in _NAMES if n.split(".")[0] == key.split(".")[0]), None)
+    known: dict[Any, Any] = {}
+    return name is not None and all(known.setdefault(s[name], s[key]) == s[key] for s in flat)
+
+
+def _shown(key: str, value: Any) -> str:
+    return show_bytes(int(value)).replace(" ", "") if key.endswith("_budget") else str(value)

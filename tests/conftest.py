@@ -1,0 +1,1 @@
+"""Lets the test folders import the helper modules beside this file."""

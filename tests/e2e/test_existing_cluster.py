@@ -1,0 +1,110 @@
+"""A run on a Ray cluster that was there before and is there afterwards."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sweep_process import SERVER, Start, SweepProcess, assert_nothing_left
+
+from harness.records import Status
+from harness.store import read_env, read_rows
+
+# Ray's name for "use 127.0.0.1", where it needs no token
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled"}
+_STATE = """
+import json, sys, ray
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="error")
+groups = [group["state"] for group in ray.util.placement_group_table().values()]
+print(json.dumps({"groups": groups, "free": ray.available_resources().get("CPU")}))
+"""
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cluster of one node with 4 CPUs, whose Python has no harness installed."""
+
+    process: SweepProcess
+    address: str
+    python: str
+
+    def state(self) -> dict[str, object]:
+        command = [self.python, "-c", _STATE, self.address]
+        env = {"PATH": "/usr/bin:/bin", **LOOPBACK, "RAY_USAGE_STATS_ENABLED": "0"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    def is_free(self) -> bool:
+        state = self.state()
+        return state["free"] == 4 and set(state["groups"]) <= {"REMOVED"}  # type: ignore[call-overload]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, bare_python: str) -> Iterator[Running]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    short = tempfile.mkdtemp(prefix="e2e-", dir="/tmp")  # Ray's sockets lie in it: their paths must be short
+    process = SweepProcess(
+        tmp_path_factory.mktemp("cluster"),
+        [
+            *("start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=false"),
+            *("--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=4", f"--temp-dir={short}"),
+            f"--object-store-memory={100 << 20}",
+        ],
+        python=bare_python,
+        module="ray.scripts.scripts",
+        env=LOOPBACK,
+    )
+    running = Running(process, f"127.0.0.1:{port}", bare_python)
+    try:
+        process.until("the cluster", lambda: "Ray runtime started" in process.stdout)
+        yield running
+        process.send(signal.SIGTERM)
+        process.end(60)
+        assert_nothing_left(process, within_s=30)
+    finally:
+        process.kill_all()
+        shutil.rmtree(short, ignore_errors=True)
+
+
+def test_a_run_leaves_the_cluster_as_it_was(cluster: Running, start: Start, results: Path) -> None:
+    """Its nodes get the code of the driver: nothing of ours is installed there."""
+    run = start("offload=full_kv", "tracker=none", f"cluster.address={cluster.address}", env=LOOPBACK)
+    run.until("a server on the cluster", lambda: cluster.process.watch.find(SERVER))
+    assert run.end() == 0, run.said()
+    assert_nothing_left(run)
+    rows = read_rows(results)
+    assert list(rows["status"]) == [Status.OK.value] * 2
+    env = read_env(Path(rows["point_path"][0]))
+    assert env["instance"]["machine"]["packages"]["hisparse-harness"] is None
+    assert cluster.process.running
+    assert cluster.process.watch.find(SERVER) == []
+    cluster.process.until("a free cluster", cluster.is_free, timeout_s=30)
+
+
+def test_a_killed_driver_frees_the_cluster(cluster: Running, start: Start) -> None:
+    long = ("offload=full_kv", "tracker=none", "workload.output_len=900", "load.concurrencies=[2]")
+    run = start(*long, f"cluster.address={cluster.address}", env=LOOPBACK)
+    cluster.process.until_measuring(2)
+    run.send(signal.SIGKILL)
+    run.end(10)
+    assert_nothing_left(run, within_s=30)
+    cluster.process.until("no server", lambda: not cluster.process.watch.find(SERVER), timeout_s=30)
+    cluster.process.until("a free cluster", cluster.is_free, timeout_s=30)
+
+
+def test_an_address_where_nobody_listens_is_refused_in_one_line(start: Start) -> None:
+    run = start("offload=full_kv", "cluster.address=127.0.0.1:1")
+    assert run.end(60) == 2
+    assert run.stderr.startswith("error: cluster.address=127.0.0.1:1: ") and run.stderr.count("\n") == 1
+    assert_nothing_left(run)

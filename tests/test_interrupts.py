@@ -1,0 +1,105 @@
+"""Signals: raised where the work is, held back where something is cleaned up."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from harness.interrupts import SIGNALS, interruptible, shielded
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+    for _ in range(1000):  # Python runs handlers between bytecodes
+        pass
+
+
+def interrupted(work: Callable[[], object]) -> bool:
+    """Whether the work ended with a KeyboardInterrupt."""
+    try:
+        with interruptible():
+            work()
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_a_keyboard_interrupt(number: int) -> None:
+    before = signal.getsignal(number)
+    assert interrupted(lambda: send(number))
+    assert signal.getsignal(number) is before
+
+
+def test_a_shield_holds_signals_back_until_its_end() -> None:
+    seen = []
+
+    def work() -> None:
+        with shielded():
+            with shielded():
+                send(signal.SIGINT)
+            send(signal.SIGINT)
+            seen.append("cleaned up")
+        seen.append("never")
+
+    assert interrupted(work)
+    assert seen == ["cleaned up"]
+
+
+def test_every_clean_up_runs_when_signals_come_during_each() -> None:
+    cleaned = []
+
+    def work() -> None:
+        try:
+            try:
+                send(signal.SIGINT)
+            finally:
+                with shielded():
+                    send(signal.SIGINT)
+                    cleaned.append("inner")
+        finally:
+            with shielded():
+                send(signal.SIGTERM)
+                cleaned.append("outer")
+
+    assert interrupted(work)
+    assert cleaned == ["inner", "outer"]
+
+
+def test_an_error_in_a_shield_gives_way_to_the_interrupt() -> None:
+    def work() -> None:
+        with shielded():
+            send(signal.SIGINT)
+            raise ValueError
+
+    assert interrupted(work)
+
+
+def test_a_shield_without_a_signal_changes_nothing() -> None:
+    def work() -> None:
+        with shielded():
+            pass
+        with pytest.raises(ValueError, match="mine"), shielded():
+            raise ValueError("mine")
+
+    assert not interrupted(work)
+
+
+def test_handlers_that_a_library_installs_in_a_shield_are_taken_back() -> None:
+    def work() -> None:
+        with shielded():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        send(signal.SIGTERM)
+
+    assert interrupted(work)
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    try:
+        assert not interrupted(lambda: send(signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGHUP, before)
