@@ -21,24 +21,25 @@ from rich.console import Console
 
 from harness.config import load_cells
 from harness.display import SweepDisplay
-from harness.experiment import Cell, experiment_dir, plan
+from harness.experiment import RETRIED, Cell, experiment_dir, plan
 from harness.fetch import FetchError, fetch, is_fetched
 from harness.interrupts import interruptible, shielded
 from harness.overrides import GROUPS, choices
 from harness.plan_view import plan_table, plan_totals
-from harness.records import ResultRow, Status
 from harness.schema import Config, TrackerKind, to_yaml
 from harness.store import read_rows, stored_status
 from harness.tracking import make_tracker, resolve_mode
+from harness.units import counted
 from harness.validate import ConfigError
-from harness.weights import fetch_name, weights_folder
+from harness.weights import check_weights, fetch_name
 
 if TYPE_CHECKING:
     from analysis.draw import Drawn
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: every point is on disk; 1: some failed; 2: nothing was started; 130: interrupted."""
+    """0: every point is on disk, ok or infeasible; 1: some failed or are invalid, now or in an earlier run;
+    2: nothing was started; 130: interrupted."""
     args = _arguments(argv)
     try:
         with interruptible():
@@ -49,14 +50,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _arguments(argv: list[str] | None) -> argparse.Namespace:
+    own = argparse.ArgumentParser(add_help=False)
+    own.add_argument("--config-dir", type=Path, help="a folder of your own groups, searched beside conf/")
+    folder = own.parse_known_args(argv)[0].config_dir  # its choices belong in the help too
     parser = argparse.ArgumentParser(
         prog="python -m harness",
         description=__doc__,
-        epilog="groups:\n" + "\n".join(f"  {g:<11} {' '.join(choices(g))}" for g in GROUPS),
+        epilog="groups:\n" + "\n".join(f"  {g:<11} {' '.join(choices(g, folder))}" for g in GROUPS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        parents=[own],
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides; experiment= is required")
-    parser.add_argument("--config-dir", type=Path, help="a folder of your own groups, searched beside conf/")
     parser.add_argument("--cfg", action="store_true", help="print the config of every cell and stop")
     return parser.parse_args(argv)
 
@@ -93,22 +97,21 @@ def _refuse(error: Exception) -> int:
 
 def _check_surroundings(configs: list[Config]) -> None:
     """Refuse weights that are nowhere and a tracker that cannot log; ValueError says what to do."""
-    for spec in {config.model.weights for config in configs}:
-        name = fetch_name(spec)
-        if name is None:
-            weights_folder(spec)
-        else:
-            is_fetched(name)  # knows the name, or says which there are
+    for model in {config.model.name: config.model for config in configs}.values():
+        name = fetch_name(model.weights)
+        if name is None or is_fetched(name):  # which knows the name, or says which there are
+            check_weights(model)
     if configs[0].tracker.kind is TrackerKind.wandb:
         resolve_mode(configs[0].tracker.mode)
 
 
 def _bring_weights(cells: list[Cell], console: Console) -> None:
     """Fetch what this project can fetch."""
-    for spec in {cell.config.model.weights for cell in cells if cell.points}:
-        name = fetch_name(spec)
+    for model in {cell.config.model.name: cell.config.model for cell in cells if cell.points}.values():
+        name = fetch_name(model.weights)
         if name and not is_fetched(name):
             fetch(name, say=lambda text: console.print(text, highlight=False))
+            check_weights(model)
 
 
 def _run(cells: list[Cell], console: Console) -> int:
@@ -127,32 +130,34 @@ def _run(cells: list[Cell], console: Console) -> int:
 
 
 def _run_locked(cells: list[Cell], folder: Path, console: Console) -> int:
-    rows: list[ResultRow] = []
     if any(cell.points for cell in cells):
-        rows, drawn = _sweep(cells, folder, console)
+        drawn = _sweep(cells, folder, console)
     else:
         from analysis.draw import draw
 
-        console.print(_all_done(cells, folder), highlight=False, soft_wrap=True)
+        done = counted(sum(len(cell.done) for cell in cells), "point")
+        console.print(f"everything is done: {done} in {folder}", highlight=False, soft_wrap=True)
         drawn = draw(folder)
     console.print(drawn.summary)
     console.print(f"report: {drawn.report}", highlight=False, soft_wrap=True)
-    bad = sum(row.status in (Status.FAILED, Status.INVALID) for row in rows)
+    bad = _not_usable(cells, folder)
     if bad:
-        print(f"{bad} points failed or are invalid; see the table", file=sys.stderr)
+        said = f"{counted(bad, 'point')} failed or invalid, see the table; retry_failed=true runs them again"
+        print(said, file=sys.stderr)
     return 1 if bad else 0
 
 
-def _all_done(cells: list[Cell], folder: Path) -> str:
+def _not_usable(cells: list[Cell], folder: Path) -> int:
+    """Points of these cells, of this run or an earlier one, that are worth another try."""
     stored = stored_status(folder)
-    failed = sum(
-        stored[cell.cell_id, point.concurrency, point.repeat] is Status.FAILED for cell in cells for point in cell.done
+    return sum(
+        stored.get((cell.cell_id, point.concurrency, point.repeat)) in RETRIED
+        for cell in cells
+        for point in (*cell.points, *cell.done)
     )
-    hint = f"; {failed} of them failed, retry_failed=true runs those again" if failed else ""
-    return f"everything is done: {sum(len(cell.done) for cell in cells)} points in {folder}{hint}"
 
 
-def _sweep(cells: list[Cell], folder: Path, console: Console) -> tuple[list[ResultRow], Drawn]:
+def _sweep(cells: list[Cell], folder: Path, console: Console) -> Drawn:
     from analysis.draw import draw
     from harness.sweep import Sweep
 
@@ -162,7 +167,7 @@ def _sweep(cells: list[Cell], folder: Path, console: Console) -> tuple[list[Resu
             config.tracker, experiment=config.name, results_dir=Path(config.results_dir), say=display.say
         )
         try:
-            rows = Sweep(cells, tracker, display).run()
+            Sweep(cells, tracker, display).run()
             drawn = draw(folder)
             pngs = [path for path in drawn.figures if path.suffix == ".png"]
             table = read_rows(folder).to_dict("records")
@@ -170,7 +175,7 @@ def _sweep(cells: list[Cell], folder: Path, console: Console) -> tuple[list[Resu
         finally:
             with shielded():
                 tracker.close()
-    return rows, drawn
+    return drawn
 
 
 if __name__ == "__main__":

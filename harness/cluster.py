@@ -30,6 +30,7 @@ POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 REACH_TIMEOUT_S = 5.0
+MOST_TIMES_OVER = 8  # a local Ray may be promised more cores than there are, up to this
 LONGEST_TEMP_DIR = 36
 _PACKAGES = ("harness", "workloads", "hisparse_kernels")  # what a worker of an existing cluster is given of ours
 
@@ -220,15 +221,18 @@ def _connect(address: str | None, needed_cpus: float) -> None:
 def _start_local(needed_cpus: float) -> None:
     """A Ray of this machine's own, on loopback only, its workers at the priority of any other process.
 
-    A machine with fewer cores than asked for runs all the same, more slowly.
+    A machine with fewer cores than asked for runs all the same, more slowly; ValueError far beyond that.
     """
+    cores = os.cpu_count() or 1
+    if needed_cpus > MOST_TIMES_OVER * cores:
+        raise ValueError(f"{needed_cpus:g} CPUs asked for, this machine has {cores}: lower platform.num_cpus")
     # Without this, whose name fits other systems, Ray listens on every interface. It is read at Ray's import.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # else servers and clients run at 15, behind everything
     _ray().init(
         address="local",
         _node_ip_address="127.0.0.1",
-        num_cpus=int(max(os.cpu_count() or 1, -(-needed_cpus // 1))),
+        num_cpus=int(max(cores, -(-needed_cpus // 1))),
         include_dashboard=False,
         object_store_memory=100 << 20,
         log_to_driver=False,

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,7 +21,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from harness.identity import defines_cell
-from harness.overrides import as_override, check_folder, check_override, choices, config_dir, describe_values
+from harness.overrides import (
+    as_override,
+    check_folder,
+    check_header,
+    check_override,
+    choices,
+    config_dir,
+    describe_values,
+    find_key,
+)
 from harness.schema import Config, to_yaml
 from harness.validate import ConfigError, complete
 
@@ -38,6 +48,8 @@ def load_cells(overrides: list[str], extra_dir: Path | None = None) -> list[Conf
     given = {override.key_or_group: override for override in map(_parse, overrides)}
     for override in given.values():
         check_override(override, extra_dir)
+    if extra_dir and "experiment" in given:
+        check_header(extra_dir / "experiment" / f"{given['experiment'].value()}.yaml")
     experiment = given.get("experiment")
     if experiment is None:
         raise ConfigError(f"experiment=NAME is required; choose from {', '.join(choices('experiment', extra_dir))}")
@@ -51,6 +63,10 @@ def load_cells(overrides: list[str], extra_dir: Path | None = None) -> list[Conf
             return list(_expand(plain, axes, extra_dir))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{mark.name} line {mark.line + 1}" if mark else "a config file"
+        raise ConfigError(f"{where} is not YAML: {error.problem}") from error
 
 
 def _expand(plain: dict[str, str], axes: dict[str, list[str]], extra_dir: Path | None) -> Iterator[Config]:
@@ -120,11 +136,19 @@ def _check_axis(key: str, extra_dir: Path | None) -> None:
 
 
 def _one_line(error: Exception) -> str:
-    """The innermost cause of Hydra's and OmegaConf's multi-line messages, with the key it is about."""
+    """The innermost cause of Hydra's and OmegaConf's multi-line messages, with the key it is about.
+
+    A key that a file has and the schema has not is said as on the command line.
+    """
     innermost: BaseException = error
     while innermost.__cause__ is not None:
         innermost = innermost.__cause__
     lines = [line.strip() for line in str(innermost).splitlines() if line.strip()]
     key = next((line.removeprefix("full_key:").strip() for line in lines if line.startswith("full_key")), "")
+    if key:
+        try:
+            find_key(key)
+        except ConfigError as unknown:
+            return str(unknown)
     detail = lines[0] if lines else type(innermost).__name__
     return f"{key}: {detail}" if key and key not in detail else detail

@@ -14,6 +14,8 @@ from harness.records import ResultRow, ServerStats, Status
 from harness.schema import Config
 from harness.store import stored_status
 
+RETRIED = (Status.FAILED, Status.INVALID)  # what `retry_failed` runs again; infeasible stays so for the same cell
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -81,7 +83,7 @@ def experiment_dir(config: Config) -> Path:
 def plan(configs: Sequence[Config]) -> list[Cell]:
     """The cells of an experiment; points whose row is on disk are not run again.
 
-    Rows of status `failed` count as done too, unless `retry_failed`.
+    Rows of status `failed` and `invalid` count as done too, unless `retry_failed`.
     """
     stored = stored_status(experiment_dir(configs[0]))
     cells = []
@@ -91,7 +93,7 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
         done: list[Point] = []
         for point in _points(config):
             status = stored.get((identity, point.concurrency, point.repeat))
-            again = status is Status.FAILED and config.retry_failed
+            again = config.retry_failed and status in RETRIED
             (todo if status is None or again else done).append(point)
         refusal = FullOutput(config).refusal(config.workload.input_len, config.workload.output_len)
         cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))

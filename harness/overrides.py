@@ -66,6 +66,15 @@ def check_folder(extra_dir: Path) -> None:
             raise ConfigError(f"{extra_dir / group / twice[0]}.yaml: {group}={twice[0]} exists already; rename yours")
 
 
+PACKAGE_HEADER = "# @package _global_"
+
+
+def check_header(file: Path) -> None:
+    """Raise ConfigError for a user's experiment whose keys Hydra would put below `experiment.`"""
+    if file.is_file() and not file.read_text(encoding="utf-8").lstrip().startswith(PACKAGE_HEADER):
+        raise ConfigError(f"{file} must begin with the line {PACKAGE_HEADER}")
+
+
 def as_override(value: Any) -> str:
     """A value of a YAML file as the right side of an override that means the same."""
     if isinstance(value, list):
@@ -98,7 +107,7 @@ def describe_values(key: str, extra_dir: Path | None) -> str:
     """What an existing key or group may be, in words."""
     if key in GROUPS:
         return f"one of {', '.join(choices(key, extra_dir))}"
-    owner, name = _find(key)
+    owner, name = find_key(key)
     return _describe(typing.get_type_hints(owner)[name])
 
 
@@ -110,7 +119,7 @@ def _values(override: Override) -> list[Any]:
 
 
 def _check_value(key: str, value: Any) -> None:
-    owner, name = _find(key)
+    owner, name = find_key(key)
     hint = typing.get_type_hints(owner)[name]
     if is_dataclass(hint):
         below = ", ".join(f"{key}.{f.name}" for f in fields(hint))
@@ -121,7 +130,7 @@ def _check_value(key: str, value: Any) -> None:
         raise ConfigError(f"{key}={_shown(value)} must be {_describe(hint)}") from error
 
 
-def _find(key: str) -> tuple[type, str]:
+def find_key(key: str) -> tuple[type, str]:
     """The dataclass a dotted key lies in and its name there. Raises ConfigError for an unknown key."""
     owner: Any = Config
     *parents, _ = parts = key.split(".")

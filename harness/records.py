@@ -67,7 +67,7 @@ class ServerStats:
     h2d_bytes: int | None = None
     exposed_io_seconds: float | None = None  # decode time spent waiting for record fetches
     peak_running: int | None = None
-    device_kv_bytes: int | None = None  # peak in use: records + selection state + metadata
+    device_kv_bytes: int | None = None  # peak reserved by requests: records + selection state + metadata
     host_kv_bytes: int | None = None
 
     _PEAKS: ClassVar[tuple[str, ...]] = ("peak_running", "device_kv_bytes", "host_kv_bytes")

@@ -216,7 +216,7 @@ class Config:
     results_dir: str = "results"
     dry_run: bool = False
     retry_failed: bool = False
-    """Run points again whose stored row is `failed`."""
+    """Run points again whose stored row is `failed` or `invalid`."""
     grid: Any = None
     """Axes: {key or group: [values]}, or a list of such mappings (their union)."""
     load: LoadConfig = field(default_factory=LoadConfig)

@@ -84,18 +84,18 @@ def write_point(
     return final
 
 
-def read_row(point: Path) -> ResultRow:
+def read_row(point: Path | str) -> ResultRow:
     """The row of one point folder. Raises ValueError naming the file when it cannot be read as a row."""
-    return ResultRow.from_flat(_read_flat(point))
+    return ResultRow.from_flat(_read_flat(Path(point)))
 
 
-def read_requests(point: Path, columns: Sequence[str] | None = None) -> pd.DataFrame:
+def read_requests(point: Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """The requests of one point, one line each, columns as RequestRecord's fields (or those named)."""
     import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = point / "requests.parquet"
+    path = Path(point) / "requests.parquet"
     try:
         table = pq.read_table(path, columns=list(columns) if columns else None, partitioning=None)
     except (pa.ArrowInvalid, OSError) as error:
@@ -103,7 +103,7 @@ def read_requests(point: Path, columns: Sequence[str] | None = None) -> pd.DataF
     return table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
 
-def read_rows(experiment_dir: Path) -> pd.DataFrame:
+def read_rows(experiment_dir: Path | str) -> pd.DataFrame:
     """One tidy table, one row per point, sorted by (cell_id, concurrency, repeat).
 
     Columns are always those of `ResultRow.to_flat()`, in that order and typed as COLUMN_DTYPES says (also
@@ -112,6 +112,7 @@ def read_rows(experiment_dir: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
+    experiment_dir = Path(experiment_dir)
     if not experiment_dir.is_dir():
         raise ValueError(
             f"{experiment_dir}: no such results folder; "
@@ -124,26 +125,27 @@ def read_rows(experiment_dir: Path) -> pd.DataFrame:
     return table.sort_values(["cell_id", "concurrency", "repeat"], ignore_index=True)
 
 
-def read_config(point: Path) -> dict[str, Any]:
+def read_config(point: Path | str) -> dict[str, Any]:
     """The resolved config a point ran with. Raises ValueError naming the file when it is no mapping."""
     import yaml
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    path = point / "config.yaml"
+    path = Path(point) / "config.yaml"
     try:
         return _as_mapping(OmegaConf.to_container(OmegaConf.load(path)))
     except (OSError, TypeError, yaml.YAMLError, OmegaConfBaseException) as error:
         raise _unreadable(path, error) from error
 
 
-def read_env(point: Path) -> dict[str, Any]:
+def read_env(point: Path | str) -> dict[str, Any]:
     """The environment a point ran in. Raises ValueError naming the file when it is corrupt."""
-    return _read_json(point / "env.json")
+    return _read_json(Path(point) / "env.json")
 
 
-def stored_status(experiment_dir: Path) -> dict[tuple[str, int, int], Status]:
+def stored_status(experiment_dir: Path | str) -> dict[tuple[str, int, int], Status]:
     """(cell_id, concurrency, repeat) -> status of every stored point; empty where there is no folder."""
+    experiment_dir = Path(experiment_dir)
     if not experiment_dir.is_dir():
         return {}
     rows = (read_row(point) for point in _points(experiment_dir))

@@ -6,7 +6,7 @@ import math
 import re
 from operator import attrgetter
 
-from harness.schema import Config, Family, ModelConfig, OffloadSystem, SelectorKind, WorkloadKind
+from harness.schema import Config, Family, ModelConfig, OffloadSystem, SelectorConfig, SelectorKind, WorkloadKind
 from harness.units import parse_bytes
 
 
@@ -68,6 +68,10 @@ ABOVE_ZERO = (
 )
 
 
+MAX_NAME = 100  # of an experiment or a model, which become folders
+MAX_TEMPERATURE = 100.0
+
+
 def top_k(config: Config) -> int:
     """k of a completed config: positions a layer may attend to (the whole context for `dense`)."""
     k = config.selector.top_k
@@ -85,6 +89,7 @@ def complete(config: Config) -> Config:
     _complete_sizes(config)
     _check_workload(config)
     _check_load(config)
+    _drop_unused(config)
     return config
 
 
@@ -97,7 +102,7 @@ def _check_numbers(config: Config) -> None:
         for key in keys:
             value = attrgetter(key)(config)
             if value is not None and not (math.isfinite(value) and valid(value)):
-                raise ConfigError(f"{key}={value} {rule}")
+                raise ConfigError(f"{key}={value} {rule if math.isfinite(value) else 'must be a finite number'}")
     for key, seed in (("model.seed", config.model.seed), ("workload.seed", config.workload.seed)):
         if seed >= 2**63:
             raise ConfigError(f"{key}={seed} must be below 2**63")
@@ -110,8 +115,10 @@ def _check_numbers(config: Config) -> None:
 def _check_names(config: Config) -> None:
     """Names that become folders."""
     for key, name in (("name", config.name), ("model.name", config.model.name)):
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-            raise ConfigError(f"{key}={name!r} names a folder: use letters, digits, '_', '-' and '.'")
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name) or len(name) > MAX_NAME:
+            raise ConfigError(
+                f"{key}={name[:40]!r} names a folder: use at most {MAX_NAME} letters, digits, '_', '-' and '.'"
+            )
 
 
 def _check_model(model: ModelConfig) -> None:
@@ -202,6 +209,8 @@ def _complete_sizes(config: Config) -> None:
 
 def _check_workload(config: Config) -> None:
     work = config.workload
+    if work.temperature > MAX_TEMPERATURE:
+        raise ConfigError(f"workload.temperature={work.temperature} must be at most {MAX_TEMPERATURE:g}")
     if work.input_len + work.output_len > config.context_len:
         raise ConfigError(
             f"workload.input_len={work.input_len} + workload.output_len={work.output_len} is longer than "
@@ -229,3 +238,13 @@ def _check_load(config: Config) -> None:
             f"load.num_requests={load.num_requests} is below load.concurrencies={max(load.concurrencies)}, "
             "which it could never reach"
         )
+
+
+def _drop_unused(config: Config) -> None:
+    """Keys that mean nothing for this cell go to their defaults: setting one does not make another cell."""
+    if config.selector.kind is not SelectorKind.quest:
+        config.selector.page_size = SelectorConfig().page_size
+    if config.workload.kind is not WorkloadKind.text_files:
+        config.workload.files = []
+    if config.model.weights != "random":
+        config.model.seed, config.model.embed_common = ModelConfig().seed, ModelConfig().embed_common

@@ -174,7 +174,7 @@ IMPOSSIBLE: list[tuple[Callable[[], Config], dict[str, Any], list[str]]] = [
     (_mla, {"engine__device_kv_budget": "9 apples"}, ["engine.device_kv_budget", "'9 apples'", "MiB"]),
     (_mla, {"engine__host_kv_budget": -1}, ["engine.host_kv_budget", "-1 is not a size"]),
     (_mla, {"platform__memory": "huge"}, ["platform.memory", "'huge' is not a size"]),
-    (_mla, {"workload__input_len": 897}, ["workload.input_len=897", "workload.output_len=128", "1024"]),
+    (_mla, {"workload__input_len": 833}, ["workload.input_len=833", "workload.output_len=192", "1024"]),
     (_mla, {"workload__kind": WorkloadKind.text_files}, ["workload=text_files", "glm_tiny", "random_ids"]),
     (_mla, {"load__concurrencies": []}, ["load.concurrencies=[]", "at least 1"]),
     (_mla, {"load__concurrencies": [1, 0]}, ["load.concurrencies=[1, 0]", "at least 1"]),
@@ -227,7 +227,7 @@ def test_no_number_of_the_schema_goes_unchecked() -> None:
 
 
 def test_limits_themselves_are_allowed() -> None:
-    config = _set(_mla(), offload__cache_slots=64, selector__top_k=64, workload__input_len=896)
+    config = _set(_mla(), offload__cache_slots=64, selector__top_k=64, workload__input_len=832)
     _set(config, load__requests_per_worker=None, load__num_requests=16)
     assert complete(config).offload.cache_slots == 64
 
@@ -237,7 +237,7 @@ def test_derived_values() -> None:
     assert full.offload.cache_slots is None
     assert fetch.offload.cache_slots == 64 == fetch.selector.top_k  # k is the model's own
     assert sync.offload.cache_slots == 128  # 2k
-    assert sync.engine.device_kv_budget == int(9.3 * 2**20)
+    assert sync.engine.device_kv_budget == int(9.6 * 2**20)
     dense = _set(_mla(), selector__kind=SelectorKind.dense, selector__top_k=None, offload__cache_slots=None)
     assert top_k(complete(dense)) == 1024 == dense.offload.cache_slots  # never more slots than positions
     longest = complete(_set(_mla(), engine__context_len=None))
@@ -320,6 +320,26 @@ def test_a_users_experiment_and_model_are_found(own: Callable[[str], Path]) -> N
     assert "mine" in choices("model", folder) and "glm_tiny" in choices("model", folder)
     message = _refusal(lambda: load_cells(["experiment=owl"], folder))
     assert "own" in message and "quickstart" in message
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "said"),
+    [
+        ("experiment", ("grid: null", "grid: ["), ["own.yaml line", "is not YAML"]),
+        ("experiment", ("# @package _global_", "# mine"), ["own.yaml", "must begin with the line # @package _global_"]),
+        ("experiment", ("grid: null", "workload: {input_length: 3}"), ["workload.input_length", "workload.input_len"]),
+        ("model", ("num_layers:", "num_layer:"), ["model.num_layer", "did you mean model.num_layers"]),
+    ],
+)
+def test_a_users_file_is_refused_like_the_command_line(
+    own: Callable[[str], Path], group: str, change: tuple[str, str], said: list[str]
+) -> None:
+    folder = own("null")
+    (file,) = (folder / group).glob("*.yaml")
+    assert change[0] in file.read_text()
+    file.write_text(file.read_text().replace(*change))
+    message = _refusal(lambda: load_cells(["experiment=own"], folder))
+    assert all(part in message for part in said), message
 
 
 def test_a_users_file_cannot_hide_one_of_ours(own: Callable[[str], Path]) -> None:

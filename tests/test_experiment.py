@@ -164,7 +164,7 @@ def test_stored_points_are_not_run_again(tmp_path: Path) -> None:
     assert left.done == cell.points[:4]
     config.retry_failed = True
     (again,) = plan([config])
-    assert again.points == (cell.points[1], *cell.points[4:])  # the failed one alone
+    assert again.points == (*cell.points[1:3], *cell.points[4:])  # failed and invalid; infeasible stays so
 
 
 def test_points_of_another_cell_or_experiment_do_not_count(tmp_path: Path) -> None:

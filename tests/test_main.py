@@ -69,7 +69,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr.split()) == (0, [])
     assert not (tmp_path / "results").exists()
-    for part in (*SYSTEMS, "B=128", "9.3 MiB", "512 MiB", "1, 2, 4, 8, 16", "20 points to run", "124 requests"):
+    for part in (*SYSTEMS, "B=128", "9.6 MiB", "512 MiB", "1, 2, 4, 8, 16", "20 points to run", "124 requests"):
         assert part in done.stdout
 
 
@@ -160,13 +160,13 @@ def test_the_plan_fits_the_terminal(width: int) -> None:
     rows = [line for line in lines if line.startswith(tuple(SYSTEMS))]
     #                records  state  meta   host   fit  at 16: device, host  to run   (KiB, KiB, ..., MiB)
     assert [row.split() for row in rows] == [
-        ["full_kv", "2,240", "224", "0.22", "-", "3", "38.5", "-", "5"],
-        ["fetch_all", "162", "224", "0.22", "2,240", "22", "6.67", "35.0", "5"],
-        ["hisparse_sync", "B=128", "322", "224", "4.22", "2,240", "16", "9.23", "35.0", "5"],
-        ["no_io_oracle", "B=128", "322", "224", "4.22", "2,240", "16", "9.23", "35.0", "5"],
+        ["full_kv", "2,400", "240", "0.23", "-", "3", "41.3", "-", "5"],
+        ["fetch_all", "162", "240", "0.23", "2,400", "22", "6.92", "37.5", "5"],
+        ["hisparse_sync", "B=128", "322", "240", "4.23", "2,400", "16", "9.48", "37.5", "5"],
+        ["no_io_oracle", "B=128", "322", "240", "4.23", "2,400", "16", "9.48", "37.5", "5"],
     ]
     above = " ".join(lines[:4])
-    for part in ("quickstart: 4 cells", "glm_tiny", "dsa k=64", "768 tokens in, 128 out", "9.3 MiB", "512 MiB"):
+    for part in ("quickstart: 4 cells", "glm_tiny", "dsa k=64", "768 tokens in, 192 out", "9.6 MiB", "512 MiB"):
         assert part in above
     assert "concurrency 1, 2, 4, 8, 16; requests per point 1, 2, 4, 8, 16" in lines
 
@@ -181,7 +181,7 @@ def test_the_plan_says_what_is_done_and_what_cannot_run(tmp_path: Path) -> None:
     text = " ".join(" ".join(_shown(cells, 160)).split())
     assert "3 of 5" in text
     assert "none" in text
-    assert "device=1MiB cannot run: a request of 768 + 128 tokens needs 551 KiB of device KV" in text
+    assert "device=1MiB cannot run: a request of 768 + 192 tokens needs 567 KiB of device KV" in text
     assert plan_totals(cells) == "8 points to run, 2 on disk already, 28 requests to send"
 
 
@@ -207,4 +207,21 @@ def test_long_labels_fold_and_numbers_stay_whole() -> None:
     lines = _shown(cells, 80)
     assert max(map(len, lines)) <= 80
     assert "…" not in "".join(lines)
-    assert sum("2,240" in line for line in lines) == 2
+    assert sum("2,400" in line for line in lines) == 2
+
+
+def test_help_names_a_users_own_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine_alone.yaml").write_text("name: mine_alone\n")
+    with pytest.raises(SystemExit):
+        main(["--config-dir", str(tmp_path), "--help"])
+    assert "mine_alone" in capsys.readouterr().out
+
+
+def test_weights_of_another_model_are_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 12}')
+    overrides = ["experiment=smollm2_quest", f"model.weights={tmp_path}", f"results_dir={tmp_path / 'r'}"]
+    assert main(overrides) == 2
+    assert "model.num_layers=30" in capsys.readouterr().err and not (tmp_path / "r").exists()

@@ -269,3 +269,10 @@ def test_a_thousand_points_are_read_quickly(tmp_path: Path) -> None:
     table = store.read_rows(tmp_path)
     assert len(table) == 1000
     assert time.process_time() - start < 1.0
+
+
+def test_folders_may_be_text_as_in_the_readme(tmp_path: Path) -> None:
+    point = store.write_point(tmp_path / "exp", make_row(), [], config_yaml="a: 1\n", env={}, server_log="")
+    table = store.read_rows(str(tmp_path / "exp"))
+    assert store.read_row(table["point_path"][0]) == store.read_row(point)
+    assert len(store.read_requests(str(point))) == 0 and store.read_config(str(point)) == {"a": 1}

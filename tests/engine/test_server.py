@@ -174,6 +174,22 @@ def test_metrics_are_prometheus_and_count_what_was_done(server: RunningServer) -
     assert grown["hisparse:num_running"] == grown["hisparse:num_waiting"] == 0
 
 
+def test_the_first_token_is_prefills_also_in_a_step_that_decodes_others(server: RunningServer) -> None:
+    """Else decode-only throughput counts tokens that no decode step made."""
+    before = metrics(server)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda n: server.complete([n] * 30, n), (60, 50, 40)))
+    grown = {name: value - before[name] for name, value in metrics(server).items()}
+    assert grown["hisparse:decode_tokens_total"] == 59 + 49 + 39
+    assert 59 <= grown["hisparse:decode_steps_total"] < 59 + 49 + 39  # they did overlap
+
+
+def test_a_body_beyond_any_prompt_is_refused_unread(server: RunningServer) -> None:
+    status, answer = server.call("POST", COMPLETIONS, {"prompt": "a", "junk": "x" * (2 << 20)})
+    assert status == 413 and answer["error"]["type"] == "invalid_request_error"
+    server.complete(PROMPT, 2)
+
+
 def test_server_info(server: RunningServer) -> None:
     status, info = server.call("GET", "/server_info")
     assert status == 200

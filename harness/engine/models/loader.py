@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +13,7 @@ from harness.engine.models.layers import INVARIANT_ROWS, Linear, attend_one_by_o
 from harness.engine.models.mla import MLAModel
 from harness.engine.models.random_weights import random_gqa, random_mla
 from harness.schema import Config, Family, ModelConfig
+from harness.weights import check_same_model
 
 
 def load_model(config: Config, folder: Path | None) -> Model:
@@ -37,7 +36,7 @@ def load_model(config: Config, folder: Path | None) -> Model:
 def _llama_weights(model: ModelConfig, folder: Path) -> GQAWeights:
     from safetensors import safe_open
 
-    _check_same_model(model, _read_json(folder / "config.json"), folder)
+    check_same_model(model, folder)
     dtype = getattr(torch, model.dtype.value)
     with safe_open(folder / "model.safetensors", framework="pt") as file:
 
@@ -60,29 +59,3 @@ def _llama_weights(model: ModelConfig, folder: Path) -> GQAWeights:
         head = embed if model.tie_embeddings else get("lm_head.weight")
         layers = [layer(i) for i in range(model.num_layers)]
         return GQAWeights(embed, layers, get("model.norm.weight"), head)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist: model.weights must name a Hugging Face folder")
-    return dict(json.loads(path.read_text()))
-
-
-def _check_same_model(model: ModelConfig, found: dict[str, Any], folder: Path) -> None:
-    """The planner computes with conf/model's numbers, so they must be the weights' numbers."""
-    rope = found.get("rope_parameters") or {}
-    theirs = {
-        "num_layers": found.get("num_hidden_layers"),
-        "hidden_size": found.get("hidden_size"),
-        "num_heads": found.get("num_attention_heads"),
-        "num_kv_heads": found.get("num_key_value_heads"),
-        "head_dim": found.get("head_dim") or found["hidden_size"] // found["num_attention_heads"],
-        "intermediate_size": found.get("intermediate_size"),
-        "vocab_size": found.get("vocab_size"),
-        "rope_theta": found.get("rope_theta") or rope.get("rope_theta"),
-        "rms_norm_eps": found.get("rms_norm_eps"),
-        "tie_embeddings": found.get("tie_word_embeddings", False),
-    }
-    for key, value in theirs.items():
-        if value != getattr(model, key):
-            raise ValueError(f"model.{key}={getattr(model, key)}, but {folder}/config.json says {value}")

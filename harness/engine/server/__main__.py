@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from aiohttp import web
+from omegaconf.errors import OmegaConfBaseException
 
 from harness.schema import Config, from_yaml
 
@@ -31,10 +32,13 @@ def main() -> None:
     args = parser.parse_args()
     if not args.config.is_file():
         parser.error(f"--config {args.config}: no such file")
-    config = from_yaml(args.config.read_text())
-    if args.port is not None:
-        config.engine.port = args.port
-    asyncio.run(serve(config, weights=args.weights, ready_file=args.ready_file, watch_stdin=args.exit_with_stdin))
+    try:
+        config = from_yaml(args.config.read_text())
+        if args.port is not None:
+            config.engine.port = args.port
+        asyncio.run(serve(config, weights=args.weights, ready_file=args.ready_file, watch_stdin=args.exit_with_stdin))
+    except (OSError, ValueError, OmegaConfBaseException) as error:  # a taken port, no weights, another file's keys
+        sys.exit(f"error: {' '.join(str(error).split())}")
 
 
 async def serve(config: Config, *, weights: Path | None, ready_file: Path | None, watch_stdin: bool) -> None:
@@ -68,7 +72,8 @@ async def serve(config: Config, *, weights: Path | None, ready_file: Path | None
     await site.start()
     assert site._server is not None
     port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-    url = f"http://{config.engine.host}:{port}"
+    host = config.engine.host
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print(f"serving {config.model.name} with {config.offload.system.value} at {url} (warm-up {seconds:.2f} s)")
     sys.stdout.flush()
     if ready_file:

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -20,7 +21,8 @@ from harness.engine.tokenizer import Tokenizer
 from harness.schema import Config, to_plain
 
 LONG_BODY_BYTES = 32 << 10  # some milliseconds to parse and tokenise
-MAX_BODY_BYTES = 256 << 20  # a million token ids as JSON, and room to spare
+SPARE_BODY_BYTES = 1 << 20
+BODY_BYTES_PER_POSITION = 64  # a token id as JSON takes 7, a long token of text about as much as this
 _STARTED = web.RequestKey("streaming", bool)  # set in a request whose response has begun
 
 
@@ -35,7 +37,8 @@ class Server:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[_errors_as_json])
+        limit = SPARE_BODY_BYTES + BODY_BYTES_PER_POSITION * self._config.context_len
+        app = web.Application(client_max_size=limit, middlewares=[_errors_as_json])
         app.add_routes(
             [
                 web.post("/v1/completions", self._completions),
@@ -60,7 +63,8 @@ class Server:
         self, request: web.Request, parse: Callable[[bytes], ParsedRequest], *, chat: bool
     ) -> web.StreamResponse:
         raw = await _body(request)
-        # parsing a long prompt takes seconds, in which the other requests' tokens must go out
+        # the other requests' tokens go out while a long text is tokenised; not while JSON is read, which
+        # holds Python's lock: the limit on the body bounds that
         parsed = parse(raw) if len(raw) < LONG_BODY_BYTES else await asyncio.to_thread(parse, raw)
         reply = ReplyFormat(self._model, chat)
         queue: asyncio.Queue[Event] = asyncio.Queue()
@@ -220,11 +224,17 @@ async def _errors_as_json(request: web.Request, handler: Callable[[web.Request],
     try:
         return await handler(request)
     except APIError as error:
-        return web.json_response(error.body(), status=error.status)
+        response = web.json_response(error.body(), status=error.status)
+        if isinstance(error.__cause__, web.RequestPayloadError):
+            response.force_close()  # what follows on this connection cannot be told from the broken body
+        return response
     except web.HTTPException as error:  # unknown path, wrong method, body too large
         shaped = APIError(error.status, f"{request.method} {request.path}: {error.reason}")
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
-        return web.json_response(shaped.body(), status=error.status, headers=allow)
+        response = web.json_response(shaped.body(), status=error.status, headers=allow)
+        if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            response.force_close()  # the rest of the body is not read
+        return response
     except Exception:
         if _STARTED in request:  # the client is gone, or too much is sent for another status
             raise
