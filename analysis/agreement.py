@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis import labels
 from analysis.frame import Experiment, Group
 from harness import store
 from harness.records import Status
+
+_ROUNDING = (
+    "greedy text may differ where batches are composed differently, since sums round differently: expected without "
+    "engine.batch_invariant; experiment=exactness compares with it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +41,17 @@ class Agreement:
             return f"{self.words}: not compared (outputs invalid); {differ} of {self.compared} differ"
         if not self.compared:
             return f"{self.words}: outputs not compared with {self.reference} (no text for the same prompt)"
-        found = f"{self.words}: outputs equal to {self.reference}: {self.equal}/{self.compared} requests"
+        found = (
+            f"{self.words}: outputs equal to {self.reference}: {self.equal}/{labels.plural(self.compared, 'request')}"
+        )
         if self.first_difference is None:
             return found
-        found += f"; first difference: {self.first_difference}"
-        if not self.batch_invariant:
-            found += (
-                " (rounding differs with the batch a request runs in; engine.batch_invariant=true, as in "
-                "experiment=exactness, takes that away)"
-            )
-        return found
+        return f"{found}; first difference: {self.first_difference}"
+
+    @property
+    def may_be_rounding(self) -> bool:
+        """Whether a difference is what unequal batches explain."""
+        return self.outputs_valid and self.first_difference is not None and not self.batch_invariant
 
 
 def check(experiment: Experiment, group: Group) -> list[Agreement] | str:
@@ -71,8 +78,11 @@ def check(experiment: Experiment, group: Group) -> list[Agreement] | str:
 
 
 def sentences(found: list[Agreement] | str) -> list[str]:
-    """`check`'s findings as lines."""
-    return [found] if isinstance(found, str) else [one.sentence() for one in found]
+    """`check`'s findings as lines; what may explain several differences is said once, last."""
+    if isinstance(found, str):
+        return [found]
+    explanation = [_ROUNDING] if any(one.may_be_rounding for one in found) else []
+    return [one.sentence() for one in found] + explanation
 
 
 def _temperature(experiment: Experiment, cell_id: str) -> float | None:

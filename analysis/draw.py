@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Group as Renderables
 from rich.console import RenderableType
 
-from analysis import agreement, figures, report, tables
+from analysis import agreement, figures, report, settings, tables
 from analysis.frame import Group, load
 
 
@@ -21,14 +21,14 @@ class Drawn:
     summary: RenderableType
 
 
-def draw(experiment_dir: Path, out: Path | None = None) -> Drawn:
+def draw(experiment_dir: Path | str, out: Path | str | None = None) -> Drawn:
     """Draw one experiment into `out` (default: `experiment_dir`/figures).
 
     Raises ValueError for a folder that is missing, holds no points or has a corrupt one. Points that are
     not ok are listed, never drawn; with no ok point there are no figures but still a report.
     """
     experiment = load(experiment_dir)
-    out = out or experiment_dir / "figures"
+    out = Path(out) if out else Path(experiment_dir) / "figures"
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     sections: list[report.Section] = []
@@ -37,8 +37,8 @@ def draw(experiment_dir: Path, out: Path | None = None) -> Drawn:
         agreed = agreement.sentences(agreement.check(experiment, group))
         paths, pictures = _draw_figures(group, out)
         written += paths
-        sections.append(report.section(group, agreed, pictures))
-        summaries.append(tables.render(group, agreed))
+        sections.append(report.section(experiment, group, agreed, pictures))
+        summaries.append(tables.render(group, agreed, settings.budget(experiment, group)))
     page = out / "report.html"
     page.write_text(report.render(experiment, sections), encoding="utf-8")
     return Drawn(written, page, Renderables(*summaries))

@@ -11,6 +11,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -18,14 +19,14 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.transforms import ScaledTranslation
 
-from analysis import annotate, labels
+from analysis import annotate, labels, legend
 from analysis.frame import Group
 
-_DECODE_ONLY = "decode_only_throughput"
-_DASHES = (0, (4, 2))
+_DODGE = 0.8  # points sideways between lines of the running panel
+_MOST_DODGE = 1.6  # points from the true place, a third of a marker
 _NUMBERS = FuncFormatter(lambda value, _: f"{value:,g}")
 _STYLE = {
     **sns.axes_style("ticks"),
@@ -57,21 +58,18 @@ class Panel:
 
 
 def draw_throughput(axes: Axes, group: Group) -> None:
-    """Output throughput (solid) and decode-only throughput (dashed, lighter) against concurrency."""
+    """Output throughput against concurrency; decode-only, hollow and lighter, where lines are few."""
     for i, series in enumerate(group.series):
-        decode = group.line(i, _DECODE_ONLY)
-        if len(decode):
+        decode = group.line(i, legend.DECODE_ONLY)
+        if len(decode) and legend.draws_decode_only(group):
             axes.plot(
                 decode["concurrency"],
-                decode[_DECODE_ONLY],
+                decode[legend.DECODE_ONLY],
                 color=labels.lighten(series.colour, 0.45),
-                linestyle=_DASHES,
-                linewidth=1.1,
-                marker=series.style.marker,
-                markersize=3.2,
-                markerfacecolor="white",
+                marker=series.marker,
                 zorder=2.5,
-                gid=f"{_DECODE_ONLY}:{series.words}",
+                gid=f"{legend.DECODE_ONLY}:{series.words}",
+                **legend.DECODE_LOOK,
             )
     for i in range(len(group.series)):
         _line(axes, group, i, "concurrency", "output_throughput")
@@ -94,20 +92,34 @@ def draw_tpot(axes: Axes, group: Group) -> None:
 
 def draw_running(axes: Axes, group: Group) -> None:
     """How many requests the server ran at once against how many the client kept open."""
-    ticks = _spread(group.concurrencies)
-    ends = [min(group.concurrencies), max(group.concurrencies)]
-    if len(ticks) > 1:
-        axes.plot(ends, ends, color="#BBBBBB", linewidth=0.9, zorder=1.5, gid="ideal")
+    tested = group.concurrencies
+    step = min(_DODGE, 2 * _MOST_DODGE / max(1, len(group.series) - 1))
     for i in range(len(group.series)):
-        _line(axes, group, i, "concurrency", "peak_running", dodge=i - (len(group.series) - 1) / 2)
+        _line(axes, group, i, "concurrency", "peak_running", dodge=step * (i - (len(group.series) - 1) / 2))
     _concurrency_axis(axes, group)
     axes.set_yscale("log", base=2)
     low, high = _extent(group, "peak_running")
-    axes.set_ylim(min(low, ends[0]) / 1.35, max(high, ends[1]) * 1.35)
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.set_ylim(min(low, tested[0]) / 1.35, max(high, tested[-1]) * 1.35)
+    if len(tested) > 1:
+        # to the edges and on top, so that lines on it do not hide it
+        ends = [tested[0] / 1.25, tested[-1] * 1.25]
+        axes.plot(ends, ends, zorder=5, gid=legend.IDEAL, **legend.IDEAL_LOOK)
+    axes.yaxis.set_major_locator(FixedLocator(_running_ticks(group)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(_NUMBERS)
     axes.set_ylabel("Requests running (peak)")
+
+
+def _running_ticks(group: Group) -> list[float]:
+    """Where the lines end, then the tested concurrencies that leave room between them."""
+    ends = [line["peak_running"].max() for i in range(len(group.series)) if len(line := group.line(i, "peak_running"))]
+    wanted = [float(value) for value in (*sorted(set(ends), reverse=True), *reversed(group.concurrencies))]
+    gap = max(0.3, np.log2(max(wanted) / min(wanted)) / 14)
+    kept: list[float] = []
+    for value in wanted:
+        if all(abs(np.log2(value / other)) >= gap for other in kept):
+            kept.append(value)
+    return sorted(kept)
 
 
 PANELS = (
@@ -140,7 +152,7 @@ def build(group: Group, panels: Sequence[Panel]) -> Figure:
             sns.despine(ax=axes)
             if len(panels) > 1:
                 axes.set_title(f"({'abcd'[i]}) {panel.title}", loc="left", fontsize="medium")
-        _legend(figure, grid[: len(panels)], columns)
+        legend.add(figure, grid[: len(panels)], columns, group)
         figure.draw_without_rendering()  # settles the layout, which label placement needs
         for axes, panel in zip(grid, panels, strict=False):
             if panel.labels_points:
@@ -189,19 +201,20 @@ def _draw_latency(axes: Axes, group: Group, measure: str, words: str, log: bool 
 def _line(axes: Axes, group: Group, index: int, x: str, y: str, dodge: float = 0.0) -> None:
     """One series, y against x, with bars from the lowest to the highest repeat where there are several.
 
-    `dodge` moves the points sideways (by 2^(0.05 dodge)) so that equal lines stay visible.
+    `dodge` draws the points so many typographic points to the right, so that equal lines stay visible.
     """
     series = group.series[index]
     points = group.line(index, x, y)
     if points.empty:
         return
-    shift = 2.0 ** (0.05 * dodge)
-    look = {"color": series.colour, "zorder": 4 if series.outputs_valid else 3}
+    look: dict[str, Any] = {"color": series.colour, "zorder": 4 if series.outputs_valid else 3}
+    if dodge:  # only where the limits are set by hand: a moved line has no data limits of its own
+        look["transform"] = axes.transData + ScaledTranslation(dodge / 72, 0, axes.figure.dpi_scale_trans)
     axes.plot(
-        points[x] * shift,
+        points[x],
         points[y],
         linestyle=series.style.linestyle,
-        marker=series.style.marker,
+        marker=series.marker,
         markeredgecolor="white",
         markeredgewidth=0.5,
         label=series.words,
@@ -216,7 +229,7 @@ def _line(axes: Axes, group: Group, index: int, x: str, y: str, dodge: float = 0
                 several[f"{measure}_max"] - several[measure],
             ]
             axes.errorbar(
-                several[x] * shift,
+                several[x],
                 several[y],
                 fmt="none",
                 elinewidth=0.8,
@@ -251,32 +264,6 @@ def _extent(group: Group, measure: str) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
-def _legend(figure: Figure, grid: Sequence[Axes], columns: int) -> None:
-    """Every line's words once, below the axes; then what the line styles mean."""
-    entries = {words: line for axes in grid for line, words in zip(*axes.get_legend_handles_labels(), strict=True)}
-    gids = {str(line.get_gid()) for axes in grid for line in axes.get_lines()}
-    if any(gid.startswith(_DECODE_ONLY) for gid in gids):
-        grey = {"color": "#777777", "marker": "o"}
-        entries["prefill + decode"] = Line2D([], [], markeredgecolor="white", markeredgewidth=0.5, **grey)
-        entries["dashed: decode steps only"] = Line2D(
-            [], [], linestyle=_DASHES, linewidth=1.1, markersize=3.2, markerfacecolor="white", **grey
-        )
-    if "ideal" in gids:
-        entries["every request in flight runs"] = Line2D([], [], color="#BBBBBB", linewidth=0.9)
-    fit = 3 if columns > 1 and max(map(len, entries)) <= 34 else 2
-    one_row = max(map(len, entries)) > 32 and columns == 1
-    figure.legend(
-        list(entries.values()),
-        list(entries),
-        loc="outside lower center",
-        ncols=1 if one_row else fit,
-        frameon=False,
-        fontsize="x-small" if columns == 1 else "small",
-        handlelength=2.4,
-        columnspacing=1.2,
-    )
-
-
 def _label_points(axes: Axes, group: Group, y: str) -> None:
     """Write the concurrency beside the points of a latency panel."""
     wanted: list[tuple[int, annotate.PointLabel]] = []
@@ -288,6 +275,6 @@ def _label_points(axes: Axes, group: Group, y: str) -> None:
         lines.append(points[["output_throughput", y]].to_numpy(dtype=float))
         for rank, at in enumerate(annotate.ends_first(len(points))):
             text = str(int(points["concurrency"][at]))
-            wanted.append((rank, annotate.PointLabel(*lines[-1][at], text, series.colour)))
+            wanted.append((rank, annotate.PointLabel(*lines[-1][at], text, labels.readable(series.colour))))
     wanted.sort(key=lambda item: item[0])
     annotate.place(axes, [label for _, label in wanted], lines)

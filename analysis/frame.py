@@ -8,6 +8,7 @@ the same system and B with several configs, what differs between them.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ class Series:
     words: str  # in legends
     short: str  # in tables
     colour: str
+    marker: str
 
     @property
     def style(self) -> labels.SystemStyle:
@@ -92,9 +94,9 @@ class Experiment:
     rows: pd.DataFrame
 
 
-def load(experiment_dir: Path) -> Experiment:
+def load(experiment_dir: Path | str) -> Experiment:
     """Read one experiment. Raises ValueError for a folder that is missing, corrupt or without points."""
-    rows = store.read_rows(experiment_dir)
+    rows = store.read_rows(Path(experiment_dir))
     if rows.empty:
         raise ValueError(
             f"{experiment_dir}: holds no points; name the folder of one experiment, such as results/quickstart"
@@ -130,18 +132,22 @@ def _group(key: dict[str, Any], slug: str, rows: pd.DataFrame, configs: dict[str
     for cell, system, b in zip(cells["cell_id"], cells["offload"], slots, strict=True):
         lines.setdefault((system, b), []).append(cell)
     valid = dict(zip(cells["cell_id"], cells["outputs_valid"], strict=True))
-    series = []
+    count = Counter(cells["offload"])
+    series: list[Series] = []
     for system, b in sorted(lines, key=lambda line: (labels.system_order(line[0]), line[1] or 0)):
         several_b = sum(other == system for other, _ in lines) > 1
         for variant, cell in _variants({c: configs[c] for c in lines[system, b]}):
             rank = sum(s.system == system for s in series)
-            series.append(_series(system, b, variant, bool(valid[cell]), cell, several_b, rank))
+            look = _look(system, rank, count[system])
+            series.append(_series(system, b, variant, bool(valid[cell]), cell, several_b, look))
     owner = {s.cell_id: i for i, s in enumerate(series)}
     rows = rows.assign(series=[owner[cell] for cell in rows["cell_id"]])
     return Group(key=key, slug=re.sub(r"[^\w.-]+", "-", slug), rows=rows, series=series, points=aggregate(rows))
 
 
-def _series(system: str, b: int | None, variant: str, valid: bool, cell: str, several_b: bool, rank: int) -> Series:
+def _series(
+    system: str, b: int | None, variant: str, valid: bool, cell: str, several_b: bool, look: dict[str, str]
+) -> Series:
     style = labels.style_of(system)
     b_shown = b is not None and (style.shows_slots or several_b)
     extra = ", ".join(filter(None, [f"B={b:,}" if b_shown else "", variant]))
@@ -153,8 +159,14 @@ def _series(system: str, b: int | None, variant: str, valid: bool, cell: str, se
         cell_id=cell,
         words=_with_extra(style.words, extra),
         short=_with_extra(style.short, extra),
-        colour=labels.lighten(style.colour, min(0.7, 0.4 * rank)),
+        **look,
     )
+
+
+def _look(system: str, rank: int, count: int) -> dict[str, str]:
+    """What tells the `rank`-th of a system's `count` lines from the others."""
+    style = labels.style_of(system)
+    return {"colour": labels.shade(style.colour, rank, count), "marker": labels.marker(style, rank)}
 
 
 def _with_extra(words: str, extra: str) -> str:

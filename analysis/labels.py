@@ -31,10 +31,14 @@ SYSTEMS: dict[str, SystemStyle] = {
     "fetch_all": SystemStyle("Fetch all", "Fetch all", "#CC79A7", "^"),
     "hisparse_sync": SystemStyle("HiSparse, sync", "HiSparse, sync", "#0072B2", "o", shows_slots=True),
     "hisparse_prefetch": SystemStyle("HiSparse, prefetch", "HiSparse, prefetch", "#009E73", "D", shows_slots=True),
-    "no_io_oracle": SystemStyle("No-IO oracle (outputs invalid)", "No-IO oracle*", "#8A8A8A", "X", ":"),
+    "no_io_oracle": SystemStyle("No-IO oracle (outputs invalid)", "No-IO oracle*", "#8A8A8A", "v", ":"),
 }
 _SPARE_COLOURS = ("#5D3A9B", "#B07D00", "#6B4226")
-_SPARE_MARKERS = ("P", "v", "p", "h")
+# only shapes with room inside, so that a hollow marker looks hollow
+_SPARE_MARKERS = ("p", "h", "<", ">")
+_MARKER_CYCLE = ("o", "^", "D", "v", "s", "p", "<", "h", ">")
+_PALEST = 0.6  # share of white in the lightest shade of a system
+_CONTRAST = 4.5  # of text on white, as WCAG 2 asks for
 
 
 def style_of(system: str) -> SystemStyle:
@@ -58,8 +62,41 @@ def system_order(system: str) -> tuple[int, str]:
 
 def lighten(colour: str, share: float) -> str:
     """`#RRGGBB` moved towards white by `share` (0: unchanged, 1: white)."""
-    channels = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(c + (255 - c) * share):02X}" for c in channels)
+    return "#" + "".join(f"{round(c + (255 - c) * share):02X}" for c in _channels(colour))
+
+
+def shade(colour: str, rank: int, count: int) -> str:
+    """The colour of the `rank`-th of a system's `count` lines: evenly from `colour` to a lighter shade."""
+    return lighten(colour, _PALEST * rank / max(1, count - 1))
+
+
+def marker(style: SystemStyle, rank: int) -> str:
+    """The marker of the `rank`-th of a system's lines: its own first, then each of the others in turn."""
+    cycle = [style.marker, *(shape for shape in _MARKER_CYCLE if shape != style.marker)]
+    return cycle[rank % len(cycle)]
+
+
+def readable(colour: str) -> str:
+    """`#RRGGBB` darkened as little as text on white needs."""
+    share = 0.0
+    while contrast(darker := _scale(colour, 1 - share)) < _CONTRAST:
+        share += 0.02
+    return darker
+
+
+def contrast(colour: str) -> float:
+    """The WCAG 2 contrast ratio of `#RRGGBB` on white, 1 to 21."""
+    shares = [c / 255 for c in _channels(colour)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in shares]
+    return 1.05 / (0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] + 0.05)
+
+
+def _channels(colour: str) -> list[int]:
+    return [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+def _scale(colour: str, factor: float) -> str:
+    return "#" + "".join(f"{round(c * factor):02X}" for c in _channels(colour))
 
 
 def time_unit(longest_ms: float) -> tuple[str, float]:
@@ -87,3 +124,17 @@ def count(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
+
+
+def size(count_bytes: float) -> str:
+    """Bytes in the largest binary unit that leaves at least 1: `9.6 MiB`."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count_bytes < 1024:
+            return f"{count_bytes:,.4g} {unit}"
+        count_bytes /= 1024
+    return f"{count_bytes:,.4g} TiB"
+
+
+def plural(amount: int, word: str) -> str:
+    """`1 point`, `2 points`."""
+    return f"{amount:,} {word}" + ("" if amount == 1 else "s")

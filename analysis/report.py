@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import jinja2
 from matplotlib.figure import Figure
 
-from analysis import figures, tables
+from analysis import figures, labels, legend, settings, tables
 from analysis.frame import Experiment, Group, flatten
 from harness import store
 from harness.records import Status
 
 _SHOWN_VALUES = 3  # of an environment key that differs between points
+_OF_ONE_RUN = ("pid", "server_pid", "placement_group")
 _CAPTIONS = {
     "throughput": "Generated tokens per second against the number of requests the client keeps in flight.",
     "ttft": "Mean time to first token against output throughput; point labels give the concurrency.",
@@ -47,17 +47,22 @@ class Section:
     agreement: list[str]
     not_ok: list[str]
     notes: list[str]
+    budget: list[str]
+    configuration: list[tuple[str, str]]
 
 
 def picture(group: Group, panel: figures.Panel, figure: Figure) -> Picture:
     """A drawn panel as a picture of the report."""
     uri = "data:image/svg+xml;base64," + base64.b64encode(figures.svg(figure)).decode()
     lines = [series.words for i, series in enumerate(group.series) if len(group.line(i, *panel.needs))]
-    bars = " Bars: lowest and highest repeat." if (group.points["repeats"] > 1).any() else ""
-    return Picture(uri, _CAPTIONS[panel.name] + bars, f"{panel.title}: {'; '.join(lines)}")
+    more = " Bars: lowest and highest repeat." if (group.points["repeats"] > 1).any() else ""
+    left_out = panel.name == "throughput" and not legend.draws_decode_only(group)
+    if left_out and group.points[legend.DECODE_ONLY].notna().any():
+        more += " Decode-only throughput is left out for so many lines; the table has it."
+    return Picture(uri, _CAPTIONS[panel.name] + more, f"{panel.title}: {'; '.join(lines)}")
 
 
-def section(group: Group, agreement: list[str], pictures: list[Picture]) -> Section:
+def section(experiment: Experiment, group: Group, agreement: list[str], pictures: list[Picture]) -> Section:
     """The report's view of a group."""
     return Section(
         title=group.title,
@@ -68,6 +73,8 @@ def section(group: Group, agreement: list[str], pictures: list[Picture]) -> Sect
         agreement=agreement,
         not_ok=tables.not_ok(group),
         notes=tables.notes(group),
+        budget=settings.budget(experiment, group),
+        configuration=settings.configuration(experiment, group),
     )
 
 
@@ -80,7 +87,7 @@ def render(experiment: Experiment, sections: Sequence[Section]) -> str:
         name=experiment.name,
         description=experiment.description,
         sections=sections,
-        points=len(rows),
+        points=labels.plural(len(rows), "point"),
         ok=int((rows["status"] == Status.OK.value).sum()),
         environment=environment_table([Path(path) for path in rows["point_path"]]),
         count_sources=sorted(set(rows["count_source"].dropna())),
@@ -94,7 +101,7 @@ def environment_table(points: Sequence[Path]) -> list[tuple[str, str]]:
     """(dotted key, value) of the points' env.json; a key that differs shows its first few values.
 
     What the load generator's and the instance's machine have in common with the driver's is said once, and
-    the server's own description is left to the file.
+    the server's own description and what names a process of one run are left to the file.
     """
     seen: dict[str, dict[str, None]] = {}
     for point in points:
@@ -102,20 +109,16 @@ def environment_table(points: Sequence[Path]) -> list[tuple[str, str]]:
         driver = dict(flatten({"driver": env.get("driver", {})}))
         for key, value in flatten(env):
             twin = "driver." + key.split(".", 1)[-1].removeprefix("machine.")
-            if key.startswith("instance.server.") or (key != twin and twin in driver and driver[twin] == value):
+            if (
+                key.startswith("instance.server.")
+                or key.rpartition(".")[2] in _OF_ONE_RUN
+                or (key != twin and twin in driver and driver[twin] == value)
+            ):
                 continue
-            seen.setdefault(key, {})[_words(value)] = None
+            seen.setdefault(key, {})[settings.words(value)] = None
     table = []
     for key, values in seen.items():
         shown = list(values)[:_SHOWN_VALUES]
         more = f" and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
         table.append((key, " | ".join(shown) + more))
     return table
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, list):
-        return ", ".join(map(_words, value))
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "–" if value is None or value == "" else str(value)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import textwrap
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pandas as pd
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.console import Group as Renderables
-from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -20,6 +20,8 @@ from harness.records import Status
 
 NAME_WIDTH = 9  # of a system's name beside its rows
 ORACLE_NOTE = "* outputs invalid: a bound on what hiding all IO could give, not a system to serve with"
+ONE_REPEAT_NOTE = "one repeat: no spread is known; load.repeats=3 draws it"
+_UNBOUNDED = 10_000  # columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,25 +82,38 @@ def peaks(group: Group) -> Table:
 
 
 def comparisons(group: Group) -> list[str]:
-    """One sentence per series: its throughput against full KV's at the highest common concurrency."""
+    """One sentence per series at the highest concurrency it shares with full KV: against full KV there and at its best.
+
+    Both ratios, because full KV may be past its best at that concurrency.
+    """
     sentences = []
     for i, series in enumerate(group.series):
         base = group.baseline_of(i)
         mine = group.line(i, "output_throughput")
         if base is None or base == i or mine.empty:
             continue
-        both = mine.merge(group.line(base, "output_throughput"), on="concurrency", suffixes=("", "_base"))
+        full = group.line(base, "output_throughput")
+        both = mine.merge(full, on="concurrency", suffixes=("", "_base"))
         if both.empty:
             sentences.append(f"{series.words}: no concurrency at which full KV is ok too")
             continue
         last = both.iloc[-1]
-        ratio = last["output_throughput"] / last["output_throughput_base"]
-        sentence = f"{series.words} at {int(last['concurrency'])}: {ratio:.2f} times full KV"
-        if pd.notna(last["peak_running"]) and pd.notna(last["peak_running_base"]):
-            counts = (labels.count(last["peak_running"]), labels.count(last["peak_running_base"]))
-            sentence += f" (running at once: {counts[0]} against {counts[1]})"
-        sentences.append(sentence)
+        sentences.append(f"{series.words} {_against(last, full.loc[full['output_throughput'].idxmax()])}")
     return sentences
+
+
+def _against(last: pd.Series, best: pd.Series) -> str:
+    """`at 16: 1.47 times full KV at 16, 0.81 times ...` from a merged point and full KV's best point."""
+    at = int(last["concurrency"])
+    mine, there, highest = last["output_throughput"], last["output_throughput_base"], best["output_throughput"]
+    found = (
+        f"at {at}: {mine / there:.2f} times full KV at {at}, {mine / highest:.2f} times full KV's best "
+        f"({labels.number(highest)} tok/s at {int(best['concurrency'])})"
+    )
+    if pd.notna(last["peak_running"]) and pd.notna(last["peak_running_base"]):
+        counts = (labels.count(last["peak_running"]), labels.count(last["peak_running_base"]))
+        found += f"; running at once: {counts[0]} against {counts[1]}"
+    return found
 
 
 def not_ok(group: Group) -> list[str]:
@@ -116,17 +131,21 @@ def not_ok(group: Group) -> list[str]:
 
 def notes(group: Group) -> list[str]:
     """What a reader of the table must know beyond it."""
-    return [ORACLE_NOTE] if any(not series.outputs_valid for series in group.series) else []
+    found = [ORACLE_NOTE] if any(not series.outputs_valid for series in group.series) else []
+    if group.rows["repeat"].nunique() == 1:
+        found.append(ONE_REPEAT_NOTE)
+    return found
 
 
-def render(group: Group, agreement: list[str]) -> RenderableType:
-    """Everything about one group for the terminal; fits 100 columns."""
-    parts: list[RenderableType] = [Text(group.title, style="bold"), _rich(summary(group)), Text("")]
+def render(group: Group, agreement: list[str], budget: list[str]) -> RenderableType:
+    """Everything about one group for the terminal; readable on 80 columns."""
+    parts: list[RenderableType] = [Text(group.title, style="bold"), *map(Text, budget), Text("")]
+    parts += [_Fitted(summary(group)), Text("")]
     parts += [Text(f"not ok: {sentence}", style="red") for sentence in not_ok(group)]
     if group.points.empty:
         parts.append(Text("no point is ok: there is nothing to draw or to compare", style="red"))
     else:
-        parts += [_rich(peaks(group)), Text(""), *map(Text, comparisons(group))]
+        parts += [_Fitted(peaks(group)), Text(""), *map(Text, comparisons(group))]
     parts += [*map(Text, agreement), *(Text(note, style="dim") for note in notes(group)), Text("")]
     return Renderables(*parts)
 
@@ -139,22 +158,58 @@ def _status(statuses: pd.Series) -> str:
     return f"{ok}/{len(statuses)} ok" if ok else str(statuses.mode().iloc[0])
 
 
-def _rich(table: Table) -> RichTable:
-    """For the terminal: a system's name is written once, down its rows where it is long."""
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A table for the terminal, its names as wide as they like to be or as narrow as the console asks for."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update(max_width=_UNBOUNDED)
+        names = [row[0] for row in self.table.rows]
+        longest = max(map(len, names), default=NAME_WIDTH)
+        wanted = console.measure(_rich(self.table, longest), options=unbounded).maximum
+        lines = [line for name in set(names) for line in name_lines(name, names.count(name), longest)]
+        others = wanted - max(map(len, [*lines, self.table.headers[0][0]]))
+        yield _rich(self.table, max(NAME_WIDTH, min(longest, options.max_width - others)))
+
+
+def _rich(table: Table, widest: int) -> RichTable:
+    """A system's name is written once, down its rows where it is long, in at most `widest` columns if it can be."""
     rich = RichTable(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for i, (words, unit) in enumerate(table.headers):
         words_only = i < table.left or words == "status"
         rich.add_column(
-            Text(f"{words}\n{unit}" if unit else words),
-            justify="left" if words_only else "right",
-            overflow="fold",
-            no_wrap=not words_only,
+            Text(f"{words}\n{unit}" if unit else words), justify="left" if words_only else "right", no_wrap=True
         )
     for name, same in itertools.groupby(table.rows, key=lambda row: row[0]):
         rows = list(same)
-        words = textwrap.wrap(name, NAME_WIDTH) if len(rows) > 1 else [name]
-        words = words if len(words) <= len(rows) else [name]
-        for row, word in itertools.zip_longest(rows, words, fillvalue=""):
+        lines = name_lines(name, len(rows), widest)
+        for row, line in itertools.zip_longest(rows, lines, fillvalue=""):
             last = row is rows[-1] and len(rows) > 1
-            rich.add_row(*map(Text, [word, *row[1:]]), end_section=last)
+            rich.add_row(*map(Text, [line, *row[1:]]), end_section=last)
     return rich
+
+
+def name_lines(name: str, rows: int, widest: int) -> list[str]:
+    """A name as at most `rows` cells, as narrow as that allows; past `widest` columns its last cell has more lines."""
+    for width in range(NAME_WIDTH, widest + 1):
+        lines = _wrap(name, width)
+        if len(lines) <= rows:
+            return lines
+    lines = _wrap(name, widest)
+    return [*lines[: rows - 1], "\n".join(lines[rows - 1 :])]
+
+
+def _wrap(name: str, width: int) -> list[str]:
+    """Lines of at most `width` where words allow it: breaks at spaces, else after `_` and `=`, never in a number."""
+    lines = [""]
+    for word in name.split():
+        pieces = [word] if len(word) <= width else re.findall(r"[^_=]*[_=]|[^_=]+", word)
+        for i, piece in enumerate(pieces):
+            gap = " " if i == 0 and lines[-1] else ""
+            if lines[-1] and len(lines[-1] + gap + piece) > width:
+                lines.append(piece)
+            else:
+                lines[-1] += gap + piece
+    return lines

@@ -101,7 +101,12 @@ def row_of(system: str, concurrency: int, **changes: Any) -> ResultRow:
 def write(root: Path, row: ResultRow, requests: list[RequestRecord] | None = None, config: str | None = None) -> Path:
     if requests is None:
         requests = requests_of(row.offload, row.concurrency) if row.status is Status.OK else []
-    env = {"python": "3.11.9", "cpu": {"model": "a <fast> one", "cores": 2}}
+    env = {
+        "python": "3.11.9",
+        "cpu": {"model": "a <fast> one", "cores": 2},
+        "loadgen": {"actor": {"pid": 4711, "nice": 3, "placement_group": "c0ffee"}},
+        "instance": {"server_pid": 4712},
+    }
     return store.write_point(root, row, requests, config_yaml=config or config_yaml(), env=env, server_log="ready\n")
 
 
@@ -111,6 +116,18 @@ def write_sweep(
     for system in systems:
         for concurrency in concurrencies:
             write(root, row_of(system, concurrency, **changes))
+    return root
+
+
+@pytest.fixture
+def slots_sweep(tmp_path: Path) -> Path:
+    """Full KV beside HiSparse at six values of B, where 2,048 slots hold all that run."""
+    root = write_sweep(tmp_path / "slots", ["full_kv"])
+    for slots in (64, 96, 128, 192, 256, 512):
+        for concurrency in CONCURRENCIES:
+            found = measures("hisparse_sync", concurrency) | {"peak_running": min(concurrency, 2048 // slots)}
+            row = row_of("hisparse_sync", concurrency, cache_slots=slots, cell_id=f"cell-{slots}", measures=found)
+            write(root, row)
     return root
 
 

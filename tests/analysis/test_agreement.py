@@ -79,3 +79,29 @@ def test_an_unknown_temperature_is_not_taken_for_greedy(tmp_path: Path, syntheti
 def test_one_system_alone_has_nothing_to_agree_with(tmp_path: Path, synthetic: Any) -> None:
     synthetic.sweep(tmp_path, ["full_kv"], [2])
     assert sentences(tmp_path) == ["outputs not compared: there is one system only"]
+
+
+def differing(folder: Path, synthetic: Any, config: str) -> list[str]:
+    for system in ("full_kv", "fetch_all", "hisparse_sync"):
+        requests = synthetic.requests(system, 2)
+        requests[0].output_text += "" if system == "full_kv" else "!"
+        synthetic.write(folder, synthetic.row(system, 2), requests, config=config)
+    return sentences(folder)
+
+
+def test_what_may_explain_several_differences_is_said_once_and_last(tmp_path: Path, synthetic: Any) -> None:
+    found = differing(tmp_path, synthetic, synthetic.config() + "engine:\n  batch_invariant: false\n")
+    assert len(found) == 3
+    assert all(sentence.endswith("prompt sha-2-0, character 8") for sentence in found[:2])
+    assert found[2].startswith("greedy text may differ where batches are composed differently")
+
+
+def test_rounding_is_no_excuse_with_batch_invariance(tmp_path: Path, synthetic: Any) -> None:
+    found = differing(tmp_path, synthetic, synthetic.config() + "engine:\n  batch_invariant: true\n")
+    assert len(found) == 2
+
+
+def test_one_request_is_not_requests(tmp_path: Path, synthetic: Any) -> None:
+    for system in ("full_kv", "fetch_all"):
+        synthetic.write(tmp_path, synthetic.row(system, 1), synthetic.requests(system, 1)[:1])
+    assert sentences(tmp_path) == ["Fetch all: outputs equal to full KV: 1/1 request"]

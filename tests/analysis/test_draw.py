@@ -73,16 +73,23 @@ def test_the_page_says_what_a_reader_needs(page: Page) -> None:
     for words in [
         "A <synthetic> sweep.",  # escaped in the source, so a browser shows it as written
         "20 points, 20 ok",
-        "HiSparse, sync (B=128) at 16: 1.28 times full KV (running at once: 16 against 3)",
+        "at 16: 1.28 times full KV at 16, 1.28 times full KV's best (62.0 tok/s at 4); running at once: 16 against 3",
+        "one repeat: no spread is known",
+        "python -m harness experiment=demo",
+        "ran at once at most: Full KV 3; Fetch all 16; HiSparse, sync (B=128) 16; No-IO oracle* 16",
+        "loadgen.actor.nice 3",
+        "with one request it is that request",
+        "The newest position counts as a hit",
         "outputs equal to full KV: 62/62 requests",
-        "Time to first token: from sending",
+        "from the moment the pacing wanted the request sent (client queueing included)",
         "Its outputs are invalid",
         "cpu.model a <fast> one",
         "The source of the token counts was not recorded.",
     ]:
         assert words in page.text
     assert "nan" not in page.text.lower().split()
-    assert page.tags.count("table") == 3
+    assert page.tags.count("table") == 4
+    assert not any(word in page.text for word in ("4711", "4712", "c0ffee"))  # of one run, not of the experiment
 
 
 def test_sources_of_token_counts_and_differing_environments_are_shown(tmp_path: Path, synthetic: Any) -> None:
@@ -146,6 +153,13 @@ def test_the_command_prints_the_tables_and_where_the_files_are(
     assert "Full KV" in out
     assert f"report: {tmp_path / 'out' / 'report.html'}" in out
     assert "10 figure files" in out
+
+
+def test_folders_may_be_strings(tmp_path: Path, synthetic: Any) -> None:
+    synthetic.write(tmp_path / "demo", synthetic.row("full_kv", 4, measures={"output_throughput": 9.0}))
+    drawn = draw(str(tmp_path / "demo"), str(tmp_path / "out"))
+    assert drawn.report == tmp_path / "out" / "report.html"
+    assert "1 point, 1 ok" in Page(drawn.report.read_text(encoding="utf-8")).text
 
 
 def test_a_missing_folder_is_one_line_and_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

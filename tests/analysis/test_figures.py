@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis import annotate, figures, frame
+from analysis import annotate, figures, frame, labels, report
 
 PANELS = {panel.name: panel for panel in figures.PANELS}
 
@@ -56,6 +56,63 @@ def test_the_running_panel_shows_the_cause_of_the_plateau(sweep: Path) -> None:
     assert lines["peak_running:HiSparse, sync (B=128)"][1] == [1, 2, 4, 8, 16]
 
 
+def test_points_of_the_running_panel_lie_on_their_concurrency(slots_sweep: Path) -> None:
+    group = group_of(slots_sweep)
+    axes = axes_of(group, "running")
+    drawn = [line for line in axes.get_lines() if str(line.get_gid()).startswith("peak_running")]
+    moved = []
+    for line in drawn:
+        assert list(line.get_xdata()) == group.concurrencies
+        there = axes.transData.transform(line.get_xydata())
+        here = line.get_transform().transform(line.get_xydata())
+        assert here[:, 1] == pytest.approx(there[:, 1])
+        moved.append(float(np.unique((here - there)[:, 0].round(6))[0]) * 72 / axes.figure.dpi)
+    assert max(map(abs, moved)) <= 1.6 < line.get_markersize() / 2
+    assert len(set(moved)) == len(group.series)
+
+
+def test_the_running_axis_names_the_peaks_that_occur(sweep: Path, slots_sweep: Path) -> None:
+    def ticks(folder: Path) -> list[str]:
+        return [label.get_text() for label in axes_of(group_of(folder), "running").get_yticklabels()]
+
+    assert ticks(sweep) == ["1", "2", "3", "4", "8", "16"]
+    assert {"3", "4", "8", "10", "16"} <= set(ticks(slots_sweep))
+
+
+def test_the_line_of_no_queue_is_seen_over_the_lines_on_it(sweep: Path) -> None:
+    axes = axes_of(group_of(sweep), "running")
+    (ideal,) = [line for line in axes.get_lines() if line.get_gid() == "ideal"]
+    others = [line for line in axes.get_lines() if line is not ideal]
+    assert ideal.get_zorder() > max(line.get_zorder() for line in others)
+    assert ideal.get_linewidth() < min(line.get_linewidth() for line in others)
+    assert ideal.get_xdata()[0] < 1 and ideal.get_xdata()[1] > 16
+
+
+def test_with_many_lines_the_decode_only_ones_are_left_out_and_the_legend_says_so(slots_sweep: Path) -> None:
+    figure = figures.build(group_of(slots_sweep), [PANELS["throughput"]])
+    assert len(lines_of(figure.axes[0])) == 7
+    assert not any(gid.startswith("decode") for gid in lines_of(figure.axes[0]))
+    words = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "decode steps only: in the table" in words
+    caption = report.picture(group_of(slots_sweep), PANELS["throughput"], figure).caption
+    assert caption.endswith("Decode-only throughput is left out for so many lines; the table has it.")
+    assert not any("hollow" in text or "filled" in text for text in words)
+
+
+def test_decode_only_markers_are_all_hollow_and_the_others_all_filled(sweep: Path) -> None:
+    for line in axes_of(group_of(sweep), "throughput").get_lines():
+        hollow = str(line.get_gid()).startswith("decode_only")
+        assert (line.get_markerfacecolor() == "white") is hollow
+        assert (line.get_markeredgecolor() == "white") is not hollow
+        assert line.get_markeredgewidth() <= line.get_markersize() / 4
+
+
+def test_labels_of_pale_lines_are_readable(slots_sweep: Path) -> None:
+    colours = {str(text.get_color()) for text in axes_of(group_of(slots_sweep), "tpot").texts}
+    assert len(colours) > 2
+    assert all(labels.contrast(colour) >= 4.5 for colour in colours)
+
+
 def test_axes_carry_units_and_the_tested_concurrencies(sweep: Path) -> None:
     group = group_of(sweep)
     throughput = axes_of(group, "throughput")
@@ -72,7 +129,7 @@ def test_the_legend_says_every_system_in_words_and_lies_below_the_axes(sweep: Pa
     (legend,) = figure.legends
     words = [text.get_text() for text in legend.get_texts()]
     assert words[:4] == [series.words for series in group.series]
-    assert "dashed: decode steps only" in words
+    assert {"filled: prefill and decode", "hollow, dashed: decode steps only"} <= set(words)
     lowest = min(axes.get_tightbbox().y0 for axes in figure.axes)
     assert legend.get_window_extent().y1 <= lowest
     assert legend.get_window_extent().x0 >= 0

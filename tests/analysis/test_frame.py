@@ -78,6 +78,13 @@ def test_every_b_is_a_line_of_its_own_and_named(tmp_path: Path, synthetic: Any) 
     assert len({series.colour for series in group.series}) == 4
 
 
+def test_many_b_of_one_system_can_be_told_apart(slots_sweep: Path) -> None:
+    (group,) = frame.load(slots_sweep).groups
+    mine = [series for series in group.series if series.system == "hisparse_sync"]
+    assert len(mine) == len({s.colour for s in mine}) == len({s.marker for s in mine}) == 6
+    assert mine[0].colour == "#0072B2"
+
+
 def test_cells_that_differ_in_another_config_key_are_not_averaged(tmp_path: Path, synthetic: Any) -> None:
     for chunk in (128, 512):
         for system in ("full_kv", "hisparse_sync"):
@@ -97,3 +104,7 @@ def test_cells_that_differ_in_another_config_key_are_not_averaged(tmp_path: Path
 def test_a_folder_without_points_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no points; name the folder of one experiment"):
         frame.load(tmp_path)
+
+
+def test_a_folder_may_be_a_string(sweep: Path) -> None:
+    assert len(frame.load(str(sweep)).rows) == 20

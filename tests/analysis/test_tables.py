@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from analysis import frame, tables
@@ -20,7 +22,7 @@ def group_of(folder: Path) -> frame.Group:
 
 def printed(group: frame.Group, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO())
-    console.print(tables.render(group, ["agreed"]))
+    console.print(tables.render(group, ["agreed"], ["the budget"]))
     return console.file.getvalue()
 
 
@@ -36,8 +38,28 @@ def test_every_series_and_concurrency_has_a_line(sweep: Path) -> None:
 
 def test_throughput_is_compared_with_full_kv(sweep: Path) -> None:
     found = tables.comparisons(group_of(sweep))
-    assert "HiSparse, sync (B=128) at 16: 1.28 times full KV (running at once: 16 against 3)" in found
+    assert (
+        "HiSparse, sync (B=128) at 16: 1.28 times full KV at 16, 1.28 times full KV's best (62.0 tok/s at 4); "
+        "running at once: 16 against 3"
+    ) in found
     assert len(found) == 3
+
+
+def test_the_comparison_says_where_full_kv_is_past_its_best(tmp_path: Path, synthetic: Any) -> None:
+    for system, values in [("full_kv", (330.0, 182.0)), ("hisparse_sync", (200.0, 267.3))]:
+        for concurrency, value in zip((2, 16), values, strict=True):
+            row = synthetic.row(system, concurrency, measures={"output_throughput": value})
+            synthetic.write(tmp_path, row)
+    assert tables.comparisons(group_of(tmp_path)) == [
+        "HiSparse, sync (B=128) at 16: 1.47 times full KV at 16, 0.81 times full KV's best (330 tok/s at 2)"
+    ]
+
+
+def test_a_single_repeat_is_noted_and_several_are_not(tmp_path: Path, synthetic: Any) -> None:
+    synthetic.write(tmp_path, synthetic.row("full_kv", 1))
+    assert tables.notes(group_of(tmp_path)) == ["one repeat: no spread is known; load.repeats=3 draws it"]
+    synthetic.write(tmp_path, synthetic.row("full_kv", 1, repeat=1))
+    assert tables.notes(group_of(tmp_path)) == []
 
 
 def test_the_comparison_falls_back_to_the_highest_common_concurrency(tmp_path: Path, synthetic: Any) -> None:
@@ -45,7 +67,7 @@ def test_the_comparison_falls_back_to_the_highest_common_concurrency(tmp_path: P
     synthetic.write(tmp_path, synthetic.row("full_kv", 2))
     synthetic.write(tmp_path, synthetic.row("full_kv", 16, status=Status.FAILED, reason="out of memory", measures={}))
     (sentence,) = tables.comparisons(group_of(tmp_path))
-    assert sentence.startswith("HiSparse, sync (B=128) at 2: 0.89 times full KV")
+    assert sentence.startswith("HiSparse, sync (B=128) at 2: 0.89 times full KV at 2, ")
 
 
 def test_peaks_name_the_concurrency(sweep: Path) -> None:
@@ -110,3 +132,53 @@ def test_points_that_share_a_reason_are_one_sentence(tmp_path: Path, synthetic: 
         row = synthetic.row("full_kv", concurrency, repeat=repeat, status=Status.FAILED, reason="it died", measures={})
         synthetic.write(tmp_path, row)
     assert tables.not_ok(group_of(tmp_path)) == ["Full KV at 1, 4, 4 (repeat 1): failed: it died"]
+
+
+def data_rows(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.rstrip().endswith(("ok", "failed", "infeasible"))]
+
+
+def test_a_name_with_more_words_than_rows_is_written_on_one_line(tmp_path: Path, synthetic: Any) -> None:
+    for concurrency in (1, 2):
+        synthetic.write(tmp_path, synthetic.row("hisparse_sync", concurrency))
+    synthetic.write(tmp_path, synthetic.row("no_io_oracle", 1))
+    text = printed(group_of(tmp_path), width=80)
+    assert [line.split("  ")[0] for line in data_rows(text)] == ["HiSparse,", "sync (B=128)", "No-IO oracle*"]
+    assert "No-IO\n" not in text and "oracle*\n" not in text
+
+
+@pytest.mark.parametrize(("name", "rows", "widest", "lines"), [
+    ("HiSparse, sync (B=128)", 5, 99, ["HiSparse,", "sync", "(B=128)"]),
+    ("HiSparse, sync (B=128)", 2, 99, ["HiSparse,", "sync (B=128)"]),
+    ("HiSparse, sync (B=128)", 1, 99, ["HiSparse, sync (B=128)"]),
+    ("HiSparse, sync (B=128)", 1, 14, ["HiSparse, sync\n(B=128)"]),
+    ("Full KV", 1, 9, ["Full KV"]),
+])  # fmt: skip
+def test_names_are_wrapped_to_their_rows(name: str, rows: int, widest: int, lines: list[str]) -> None:
+    assert tables.name_lines(name, rows, widest) == lines
+
+
+@given(
+    st.integers(0, 10**9),
+    st.sampled_from(["prefill_chunk_tokens", "device_kv_budget", "seed"]),
+    st.integers(1, 8),
+    st.integers(9, 60),
+)
+def test_a_name_is_never_wrapped_inside_a_number(value: int, key: str, rows: int, widest: int) -> None:
+    name = f"HiSparse, sync (B=4,096, {key}={value})"
+    lines = "\n".join(tables.name_lines(name, rows, widest)).split("\n")
+    assert f"{value})" in lines[-1]
+    assert any("4,096," in line for line in lines)
+    assert "".join(lines).replace(" ", "") == name.replace(" ", "")
+
+
+def test_long_names_leave_an_80_column_terminal_readable(tmp_path: Path, synthetic: Any) -> None:
+    for chunk in (128, 512):
+        config = synthetic.config() + f"engine:\n  prefill_chunk_tokens: {chunk}\n"
+        row = synthetic.row("hisparse_prefetch", 256, cell_id=f"cell-{chunk}", cache_slots=4096)
+        synthetic.write(tmp_path, row, config=config)
+    text = printed(group_of(tmp_path), width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    table = "\n".join(f" {line}" for line in text[: text.index("peak output")].splitlines())
+    assert table.count("(B=4,096,") == table.count(" 128)") + table.count(" 512)") == 2
