@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from harness.interrupts import SIGNALS, interruptible, shielded
+
+
+@pytest.fixture(autouse=True)
+def default_signals() -> Iterator[None]:
+    """As in a terminal: a shell's background job, or nohup, would have some of them ignored."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def send(number: int) -> None:
