@@ -16,7 +16,7 @@ import pytest
 from sweep_process import SERVER, Start, SweepProcess, assert_nothing_left
 
 from harness.records import Status
-from harness.store import read_env, read_rows
+from harness.store import read_rows
 
 # Ray's name for "use 127.0.0.1", where it needs no token
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled"}
@@ -85,7 +85,6 @@ def test_a_run_leaves_the_cluster_as_it_was(cluster: Running, start: Start, resu
     assert_nothing_left(run)
     rows = read_rows(results)
     assert list(rows["status"]) == [Status.OK.value] * 2
-    env = read_env(Path(rows["point_path"][0]))
     assert cluster.process.running
     assert cluster.process.watch.find(SERVER) == []
     cluster.process.until("a free cluster", cluster.is_free, timeout_s=30)
