@@ -97,21 +97,21 @@ def _refuse(error: Exception) -> int:
 
 def _check_surroundings(configs: list[Config]) -> None:
     """Refuse weights that are nowhere and a tracker that cannot log; ValueError says what to do."""
-    for model in {config.model.name: config.model for config in configs}.values():
-        name = fetch_name(model.weights)
+    for config in configs:
+        name = fetch_name(config.model.weights)
         if name is None or is_fetched(name):  # which knows the name, or says which there are
-            check_weights(model)
+            check_weights(config.model)
     if configs[0].tracker.kind is TrackerKind.wandb:
         resolve_mode(configs[0].tracker.mode)
 
 
 def _bring_weights(cells: list[Cell], console: Console) -> None:
     """Fetch what this project can fetch."""
-    for model in {cell.config.model.name: cell.config.model for cell in cells if cell.points}.values():
-        name = fetch_name(model.weights)
-        if name and not is_fetched(name):
-            fetch(name, say=lambda text: console.print(text, highlight=False))
-            check_weights(model)
+    for cell in cells:
+        name = fetch_name(cell.config.model.weights)
+        if name and cell.points:
+            fetch(name, say=lambda text: console.print(text, highlight=False))  # at once where it is here
+            check_weights(cell.config.model)
 
 
 def _run(cells: list[Cell], console: Console) -> int:

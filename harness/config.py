@@ -48,14 +48,14 @@ def load_cells(overrides: list[str], extra_dir: Path | None = None) -> list[Conf
     given = {override.key_or_group: override for override in map(_parse, overrides)}
     for override in given.values():
         check_override(override, extra_dir)
-    if extra_dir and "experiment" in given:
-        check_header(extra_dir / "experiment" / f"{given['experiment'].value()}.yaml")
     experiment = given.get("experiment")
     if experiment is None:
         raise ConfigError(f"experiment=NAME is required; choose from {', '.join(choices('experiment', extra_dir))}")
     axes = {key: list(o.sweep_string_iterator()) for key, o in given.items() if o.is_sweep_override()}
     for key in axes:
         _check_axis(key, extra_dir)
+    if extra_dir:
+        check_header(extra_dir / "experiment" / f"{experiment.value()}.yaml")
     plain = {key: o.input_line or "" for key, o in given.items() if key not in axes}
     plain.setdefault("name", f"name={experiment.value()}")
     try:

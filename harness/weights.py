@@ -36,13 +36,14 @@ def check_weights(model: ModelConfig) -> None:
     """Raise ValueError where the weights are missing or are another model's than the config describes."""
     folder = weights_folder(model.weights)
     if folder is not None:
-        if model.family is Family.mla:
-            raise ValueError(f"model={model.name}: MLA weights load from a seed only; set model.weights=random")
         check_same_model(model, folder)
 
 
 def check_same_model(model: ModelConfig, folder: Path) -> None:
-    """Compare with the folder's config.json: the planner computes with conf/model's numbers. Raises ValueError."""
+    """Compare with the folder's config.json: the planner computes with conf/model's numbers. Raises ValueError,
+    also for a family whose weights cannot be read from a folder yet."""
+    if model.family is Family.mla:
+        raise ValueError(f"model={model.name}: MLA weights load from a seed only; set model.weights=random")
     found = _read_json(folder / "config.json")
     rope = found.get("rope_parameters") or {}
     theirs = {

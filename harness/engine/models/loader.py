@@ -25,9 +25,9 @@ def load_model(config: Config, folder: Path | None) -> Model:
     invariant = config.engine.batch_invariant
     linear = Linear(INVARIANT_ROWS if invariant else 1)
     attend = attend_one_by_one if invariant else attend_selected
+    if folder is not None:
+        check_same_model(model, folder)
     if model.family is Family.mla:
-        if folder is not None:
-            raise ValueError(f"model={model.name}: MLA weights load from a seed only; set model.weights=random")
         return MLAModel(model, random_mla(model), config.context_len, linear, attend)
     weights = random_gqa(model) if folder is None else _llama_weights(model, folder)
     return GQAModel(model, weights, config.context_len, linear, attend)
@@ -36,7 +36,6 @@ def load_model(config: Config, folder: Path | None) -> Model:
 def _llama_weights(model: ModelConfig, folder: Path) -> GQAWeights:
     from safetensors import safe_open
 
-    check_same_model(model, folder)
     dtype = getattr(torch, model.dtype.value)
     with safe_open(folder / "model.safetensors", framework="pt") as file:
 
