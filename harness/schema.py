@@ -96,9 +96,16 @@ class ModelConfig:
     index_top_k: int | None = None
     index_num_heads: int | None = None
     index_head_dim: int | None = None
+    index_anchors: list[int] | None = None
+    """Layers that run the indexer; each other one reuses the selection of the nearest before it (IndexShare).
+    null: every layer. Those at or beyond `num_layers` do not count, so that a pattern survives a smaller model."""
     # random weights only
     embed_common: float = 0.0
     """Share of each random embedding that is one common direction: makes selections overlap from step to step."""
+
+    def anchor_of(self, layer: int) -> int:
+        """The layer whose selection this one uses: itself, or the nearest anchor before it."""
+        return layer if self.index_anchors is None else max(a for a in self.index_anchors if a <= layer)
 
 
 @dataclass(kw_only=True, slots=True)

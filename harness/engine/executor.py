@@ -68,7 +68,7 @@ class Executor:
         result = StepResult()
         for request_id in plan.admitted:
             request = self._requests[request_id]
-            request.row = self.kv.admit(request.prompt_len + request.max_new_tokens)
+            request.row = self.kv.admit(self.kv.footprint.num_records(request.prompt_len + request.max_new_tokens))
         begin = time.perf_counter()
         for chunk in plan.prefill:
             self._prefill(chunk, result)
@@ -83,19 +83,19 @@ class Executor:
         request = self._requests[chunk.request_id]
         assert request.row is not None
         batch = ChunkBatch.of(request.row, chunk.start, chunk.length)
-        self.kv.begin_chunk(batch)
+        self.kv.begin_chunk(batch.in_records(self.kv.footprint.tokens_per_record))
         tokens = torch.tensor(request.tokens[batch.start : batch.end])
         logits = self.model.prefill(tokens, batch, self.kv, self.selector)
         result.prefill_tokens += chunk.length
         if chunk.is_last:
-            self.kv.finish_prefill(request.row, request.prompt_len)
+            self.kv.finish_prefill(request.row, self.kv.footprint.num_records(request.prompt_len))
             self._accept(chunk.request_id, self._sample(request, logits), result)
 
     def _decode(self, ids: tuple[int, ...], result: StepResult) -> None:
         requests = [self._requests[i] for i in ids]
         rows = [r.row for r in requests if r.row is not None]
         batch = DecodeBatch.of(rows, [len(r.tokens) for r in requests])
-        self.kv.begin_decode(batch)
+        self.kv.begin_decode(batch.in_records(self.kv.footprint.tokens_per_record))
         tokens = torch.tensor([r.tokens[-1] for r in requests])
         logits = self.model.decode(tokens, batch, self.kv, self.selector)
         self.last_logits = logits

@@ -47,6 +47,7 @@ class Footprint:
     def __init__(self, config: Config):
         model = config.model
         self.num_layers = model.num_layers
+        self.tokens_per_record = 1
         self.record_bytes = record_width(model) * model.dtype.num_bytes
         self.page_size = config.engine.page_size
         self.system = config.offload.system
@@ -54,6 +55,10 @@ class Footprint:
         self.context_len = config.context_len
         self.top_k = top_k(config)
         self._state_entry_bytes, self._state_entry_positions = _selection_state(config)
+
+    def num_records(self, tokens: int) -> int:
+        """Complete records of a sequence: what the KV side holds of it in each layer."""
+        return tokens // self.tokens_per_record
 
     def request(self, positions: int) -> KVBytes:
         pages = ceil_div(positions, self.page_size)

@@ -2,6 +2,10 @@
 
 Systems differ only behind it: every one hands attention the same records for the same selection, so outputs
 are bit-identical and a comparison isolates placement. A request occupies a *row* from `admit` to `release`.
+
+A position here is that of a record. Most models have a record per token; one with compressed entries has a record
+per `Footprint.tokens_per_record` tokens, and the executor hands over batches that count records
+(`DecodeBatch.in_records`): a row may have none yet, and gets a new one only in some steps (`batch.growing`).
 """
 
 from __future__ import annotations
@@ -84,6 +88,13 @@ class KVSide(ABC):
     @abstractmethod
     def resolve(self, layer: int, selection: Tensor) -> Tensor:
         """Selected positions int32 [n, k] (-1: none) to device slots int32 [n, k], fetching what is missing."""
+
+    def resolve_shared(self, layer: int, anchor: int, selection: Tensor) -> Tensor:
+        """As `resolve`, for a layer that uses the selection of layer `anchor` (`ModelConfig.anchor_of`), which was
+        resolved earlier in this step. A system that replays the anchor's plan overrides this; here the shared
+        layer's cache is resolved on its own, which gives the same records.
+        """
+        return self.resolve(layer, selection)
 
     @abstractmethod
     def gather(self, layer: int, slots: Tensor) -> Tensor:
