@@ -17,7 +17,8 @@ class FetchAll(Hierarchy):
         """Nothing to do: the first step fetches what it selects."""
 
     def append(self, layer: int, records: Tensor) -> None:
-        self.cache[layer, self._batch.rows, self.num_slots] = records
+        grows = self._batch.growing >= 0
+        self.cache[layer, self._batch.growing[grows], self.num_slots] = records[grows]
         self.write_through(layer)
 
     def resolve(self, layer: int, selection: Tensor) -> Tensor:

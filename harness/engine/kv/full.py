@@ -51,7 +51,7 @@ class FullKV(KVSide):
 
     def begin_decode(self, batch: DecodeBatch) -> None:
         self._rows = batch.rows.unsqueeze(1)
-        self._newest = self.pool.index(batch.rows, batch.positions)
+        self._newest = torch.where(batch.growing >= 0, self.pool.index(batch.rows, batch.positions), -1)
 
     def append(self, layer: int, records: Tensor) -> None:
         kernels.stage(records, self.pool.records[layer], self._newest)

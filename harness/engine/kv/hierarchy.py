@@ -64,7 +64,7 @@ class Hierarchy(KVSide):
 
     def begin_decode(self, batch: DecodeBatch) -> None:
         self._batch = batch
-        self._newest = self.host.index(batch.rows, batch.positions)
+        self._newest = torch.where(batch.growing >= 0, self.host.index(batch.rows, batch.positions), -1)
 
     def write_through(self, layer: int) -> None:
         kernels.write_through(self.cache[layer], self._batch.rows, self.host.records[layer], self._newest)

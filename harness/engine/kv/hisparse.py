@@ -22,7 +22,9 @@ class HiSparse(Hierarchy):
         self._moves_bytes = config.offload.system is not OffloadSystem.no_io_oracle
 
     def finish_prefill(self, row: int, length: int) -> None:
-        """Begin the caches with the last B positions (section 3.3, admission)."""
+        """Begin the caches with the last B positions (section 3.3, admission). A prompt too short for a record
+        of several tokens begins like one of a single record: with nothing in the B slots."""
+        length = max(1, length)
         first = length - 1 - min(length - 1, self.num_slots)
         source = self.host.index(torch.tensor(row), torch.arange(first, length))
         for layer in range(self.num_layers):
@@ -39,7 +41,7 @@ class HiSparse(Hierarchy):
     def append(self, layer: int, records: Tensor) -> None:
         kernels.append(
             records,
-            self._batch.rows,
+            self._batch.growing,
             self._batch.seq_lens,
             self.slot_positions[layer],
             self.lru_order[layer],
