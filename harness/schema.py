@@ -12,6 +12,8 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
+from harness.units import show_rate
+
 
 class Family(Enum):
     mla = "mla"
@@ -37,6 +39,7 @@ class OffloadSystem(Enum):
     full_kv = "full_kv"
     fetch_all = "fetch_all"
     hisparse_sync = "hisparse_sync"
+    hisparse_prefetch = "hisparse_prefetch"
     no_io_oracle = "no_io_oracle"
 
     @property
@@ -45,9 +48,29 @@ class OffloadSystem(Enum):
         return self is not OffloadSystem.full_kv
 
     @property
+    def keeps_slots(self) -> bool:
+        """Whether it has device caches that keep records from step to step."""
+        return self.offloads and self is not OffloadSystem.fetch_all
+
+    @property
     def outputs_valid(self) -> bool:
         """False for the oracle, which attends to stale records."""
         return self is not OffloadSystem.no_io_oracle
+
+
+class Prefetch(Enum):
+    """What is fetched before a layer asks for it (HiSparse, section 3.5)."""
+
+    none = "none"
+    exact = "exact"
+    speculative = "speculative"
+
+
+class ColdStart(Enum):
+    """What a request's device caches hold when its decode begins."""
+
+    empty = "empty"
+    last = "last"
 
 
 class EngineKind(Enum):
@@ -118,12 +141,31 @@ class SelectorConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class LinkConfig:
+    """The link between host pool and device, for a platform whose device is host memory."""
+
+    bandwidth: int | str | None = None
+    """Bytes a second (`2GB`) imposed on all record copies together; null: the link is a memory copy."""
+    latency_us: float = 0.0
+    """Microseconds imposed on each transfer, beside the bandwidth."""
+
+    @property
+    def label(self) -> str:
+        """For rows and figures: `memory copy` or `emulated 2 GB/s + 10 us`."""
+        if self.bandwidth is None:
+            return "memory copy"
+        rate = show_rate(int(self.bandwidth))
+        return f"emulated {rate} + {self.latency_us:g} us" if self.latency_us else f"emulated {rate}"
+
+
+@dataclass(kw_only=True, slots=True)
 class PlatformConfig:
     name: str = MISSING
     num_cpus: float = 1
     """CPU cores reserved for one instance; also the threads its engine computes with."""
     memory: int | str | None = None
     """Host memory reserved for one instance, bytes or `8GiB`; null reserves none."""
+    link: LinkConfig = field(default_factory=LinkConfig)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -131,6 +173,12 @@ class OffloadConfig:
     system: OffloadSystem = MISSING
     cache_slots: int | None = None
     """B, device slots per request and layer; null: 2k. Set by the system itself for full_kv and fetch_all."""
+    prefetch: Prefetch | None = None
+    """`exact`: an anchor's misses are copied into the layers that share its selection while those between compute;
+    `speculative`: a layer's selection is a hint for the next one. null: what the system implies. With the oracle,
+    `exact` means that shared layers reuse their anchor's slots, and `none` that each resolves on its own."""
+    cold_start: ColdStart = ColdStart.last
+    """What the device caches hold when decode begins: nothing, or the last B positions of the prompt."""
 
 
 @dataclass(kw_only=True, slots=True)

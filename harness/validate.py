@@ -6,7 +6,17 @@ import math
 import re
 from operator import attrgetter
 
-from harness.schema import Config, Family, ModelConfig, OffloadSystem, SelectorConfig, SelectorKind, WorkloadKind
+from harness.schema import (
+    Config,
+    Family,
+    ModelConfig,
+    OffloadConfig,
+    OffloadSystem,
+    Prefetch,
+    SelectorConfig,
+    SelectorKind,
+    WorkloadKind,
+)
 from harness.units import parse_bytes
 
 
@@ -50,6 +60,7 @@ AT_LEAST_ZERO = (
     "engine.port",
     "workload.temperature",
     "workload.seed",
+    "platform.link.latency_us",
     "load.warmup_requests",
     "load.stagger_s",
 )
@@ -179,6 +190,7 @@ def _complete_selector(config: Config) -> None:
 
 
 def _complete_offload(config: Config) -> None:
+    _complete_prefetch(config.offload)
     offload, k = config.offload, top_k(config)
     if offload.system is OffloadSystem.full_kv:
         offload.cache_slots = None
@@ -193,11 +205,31 @@ def _complete_offload(config: Config) -> None:
         )
 
 
+_PREFETCHES = {  # the first is the default
+    OffloadSystem.hisparse_prefetch: (Prefetch.exact, Prefetch.speculative),
+    OffloadSystem.no_io_oracle: (Prefetch.exact, Prefetch.none),
+}
+
+
+def _complete_prefetch(offload: OffloadConfig) -> None:
+    valid = _PREFETCHES.get(offload.system, (Prefetch.none,))
+    if offload.prefetch is None:
+        offload.prefetch = valid[0]
+    if offload.prefetch not in valid:
+        raise ConfigError(
+            f"offload.prefetch={offload.prefetch.value} cannot run with offload={offload.system.value}: choose "
+            f"{' or '.join(prefetch.value for prefetch in valid)}, or another offload system"
+        )
+    if not offload.system.keeps_slots:
+        offload.cold_start = OffloadConfig().cold_start  # there is no cache that could start cold
+
+
 def _complete_sizes(config: Config) -> None:
     for owner, group, key in (
         (config.engine, "engine", "device_kv_budget"),
         (config.engine, "engine", "host_kv_budget"),
         (config.platform, "platform", "memory"),
+        (config.platform.link, "platform.link", "bandwidth"),
     ):
         value = getattr(owner, key)
         if value is not None:
@@ -205,6 +237,15 @@ def _complete_sizes(config: Config) -> None:
                 setattr(owner, key, parse_bytes(value))
             except ValueError as error:
                 raise ConfigError(f"{group}.{key}: {error}") from error
+    link = config.platform.link
+    if link.bandwidth is not None and int(link.bandwidth) < 1:
+        raise ConfigError(
+            "platform.link.bandwidth=0 moves nothing: give bytes a second (2GB), or null for a memory copy"
+        )
+    if link.bandwidth is None and link.latency_us:
+        raise ConfigError(
+            f"platform.link.latency_us={link.latency_us} needs an emulated link: set platform.link.bandwidth (2GB) too"
+        )
 
 
 def _check_workload(config: Config) -> None:

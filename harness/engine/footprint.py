@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from harness.engine.kv.sharing import slot_owners
 from harness.schema import Config, Family, ModelConfig, OffloadSystem, SelectorKind
 from harness.validate import top_k
 
@@ -52,6 +53,7 @@ class Footprint:
         self.page_size = config.engine.page_size
         self.system = config.offload.system
         self.cache_slots = config.offload.cache_slots or 0
+        self.num_slot_states = len(set(slot_owners(config))) if self.system.keeps_slots else 0
         self.context_len = config.context_len
         self.top_k = top_k(config)
         self._state_entry_bytes, self._state_entry_positions = _selection_state(config)
@@ -73,11 +75,10 @@ class Footprint:
                 host=0,
             )
         slots = self.cache_slots + 1  # and the newest position's
-        keeps_order = self.system is not OffloadSystem.fetch_all
         return KVBytes(
             records=slots * token_bytes,
             selection_state=state,
-            metadata=page_table + (8 * self.num_layers * self.cache_slots if keeps_order else 0),
+            metadata=page_table + 8 * self.num_slot_states * self.cache_slots,
             host=pages * self.page_size * token_bytes,
         )
 

@@ -58,7 +58,7 @@ def cell_of(model: str, system: str, *more: str) -> Config:
     more: further `group.key=value`; completed and checked as a composed one is.
     """
     config = deepcopy(_base(model))
-    config.offload.system = OffloadSystem[system]
+    config.offload.system, config.offload.prefetch = OffloadSystem[system], None
     config.offload.cache_slots = None if model.startswith("dense") else 24
     for override in more:
         key, value = override.split("=")

@@ -124,8 +124,13 @@ def fetches_from_other_layer(kv: HiSparse, layer: int) -> None:
 
 
 def forgets_write_through(kv: HiSparse, layer: int) -> None:
+    """The host pool gets zeros in place of one layer's new records."""
     write = kv.write_through
-    kv.write_through = lambda at: None if at == layer else write(at)  # type: ignore[method-assign]
+
+    def wrong(at: int, records: torch.Tensor) -> None:
+        write(at, torch.zeros_like(records) if at == layer else records)
+
+    kv.write_through = wrong  # type: ignore[method-assign]
 
 
 def wrong_page(kv: HiSparse, layer: int) -> None:
@@ -248,6 +253,7 @@ def test_the_host_pool_holds_what_was_computed_and_nothing_else() -> None:
         probe.run(plan)
         ended = run.advance(plan)
         if not ended:
+            kv.check_integrity()  # waits for what is on its way to the pool
             length = run.requests[0].prefilled + max(0, run.requests[0].generated - 1)
             written[kernels.host_records(kv.host.page_table, torch.tensor(0), torch.arange(length), kv.page_size)] = (
                 True

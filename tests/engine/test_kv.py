@@ -61,6 +61,7 @@ def test_a_request_holds_what_was_predicted(model: str, system: str, prompt: int
     for _ in range(new - 1):
         probe.run(Plan((), (), (0,)))
 
+    kv.check_integrity()  # waits for what is on its way to the pool
     pages = len(pool._held[0])
     pool_bytes = pages * pool.page_size * kv.num_layers * kv.width * pool.records.element_size()
     row_records = prompt + new - 1

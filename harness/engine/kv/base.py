@@ -11,13 +11,14 @@ per `Footprint.tokens_per_record` tokens, and the executor hands over batches th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.footprint import Footprint, ceil_div, record_width
+from harness.engine.kv.lanes import Lane
 from harness.schema import Config
 
 
@@ -26,9 +27,18 @@ class KVCounters:
     """Running totals since the server started."""
 
     lookups: int = 0  # selected positions resolved against a device cache
-    misses: int = 0
-    h2d_bytes: int = 0
-    exposed_io_seconds: float = 0.0
+    misses: int = 0  # of those, fetched from the host pool, on demand or as an anchor's misses replayed
+    exposed_io_seconds: float = 0.0  # decode waiting for records
+    prefill_io_seconds: float = 0.0  # prefill waiting for records
+    bytes_moved: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
+
+    @property
+    def h2d_bytes(self) -> int:
+        return sum(count for lane, count in self.bytes_moved.items() if lane.to_device)
+
+    @property
+    def d2h_bytes(self) -> int:
+        return sum(count for lane, count in self.bytes_moved.items() if not lane.to_device)
 
 
 class KVSide(ABC):
@@ -49,6 +59,7 @@ class KVSide(ABC):
         self.num_rows = max(1, min(config.engine.max_running_requests, budget // smallest))
         self.pages_per_row = ceil_div(config.context_len, self.page_size)
         self._free_rows = list(range(self.num_rows))[::-1]
+        self._held_rows: set[int] = set()
 
     @abstractmethod
     def admit(self, positions: int) -> int:
@@ -100,10 +111,26 @@ class KVSide(ABC):
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         """Records [n, k, W] at device slots; at -1 any record, which attention masks."""
 
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless everything held has one owner and all copies of a record agree.
+
+        Between steps, with requests at any stage; reads every record it compares, so it is for tests.
+        """
+        assert not self._held_rows & set(self._free_rows), "a row is both held and free"
+        rows = sorted([*self._held_rows, *self._free_rows])
+        assert rows == list(range(self.num_rows)), f"rows were lost or given twice: {rows}"
+
     def check_idle(self) -> None:
         """Raise AssertionError unless everything was given back (called when no request is left)."""
+        assert not self._held_rows, f"rows {sorted(self._held_rows)} are still held"
         assert sorted(self._free_rows) == list(range(self.num_rows)), "rows were lost"
 
     def _take_row(self) -> int:
         assert self._free_rows, "more requests admitted than rows"
-        return self._free_rows.pop()
+        row = self._free_rows.pop()
+        self._held_rows.add(row)
+        return row
+
+    def _give_row(self, row: int) -> None:
+        self._held_rows.remove(row)
+        self._free_rows.append(row)

@@ -34,7 +34,7 @@ class FullKV(KVSide):
 
     def release(self, row: int) -> None:
         self.pool.free(row)
-        self._free_rows.append(row)
+        self._give_row(row)
 
     def begin_chunk(self, batch: ChunkBatch) -> None:
         self._prefix = self.pool.index(torch.tensor(batch.row), torch.arange(batch.end))
@@ -62,6 +62,10 @@ class FullKV(KVSide):
 
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         return kernels.gather(self.pool.records[layer], slots)
+
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        self.pool.check_integrity(self._held_rows)
 
     def check_idle(self) -> None:
         super().check_idle()

@@ -59,6 +59,14 @@ class PagedPool:
         """Record number (int64) of each (row, position); the two broadcast against each other."""
         return kernels.host_records(self.page_table, rows, positions, self.page_size)
 
+    def check_integrity(self, rows: set[int]) -> None:
+        """Raise AssertionError unless these rows hold pages, each page has one owner, and the table says the same."""
+        assert set(self._held) == rows, f"pages are held by rows {sorted(self._held)}, requests by {sorted(rows)}"
+        owned = [page for pages in self._held.values() for page in pages]
+        assert sorted([*owned, *self._free]) == list(range(self._num_pages)), "pages were lost or given twice"
+        for row, pages in self._held.items():
+            assert self.page_table[row, : len(pages)].tolist() == pages, f"the page table of row {row} is wrong"
+
     def check_idle(self) -> None:
         assert not self._held, f"rows {sorted(self._held)} still hold pages"
         assert sorted(self._free) == list(range(self._num_pages)), "pages were lost"
