@@ -62,6 +62,7 @@ class ServerStats:
     prefill_seconds: float | None = None
     decode_seconds: float | None = None
     decode_steps: int | None = None
+    retractions: int | None = None  # requests sent back to the queue for want of memory
     lookups: int | None = None  # selected records looked up in the device cache, all layers
     misses: int | None = None  # of those, fetched from the host pool
     h2d_bytes: int | None = None

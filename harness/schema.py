@@ -90,6 +90,19 @@ class TrackerKind(Enum):
 @dataclass(kw_only=True, slots=True)
 class ModelConfig:
     """A decoder-only transformer. Fields that another family needs stay null."""
+class AdmissionRule(Enum):
+    """When a request may enter, and what it reserves (see harness.engine.admission)."""
+
+    full_output = "full_output"
+    slots = "slots"
+    new_token_ratio = "new_token_ratio"
+
+    @property
+    def grows(self) -> bool:
+        """Whether requests reserve more as they generate, so that memory can run out and requests be retracted."""
+        return self is not AdmissionRule.full_output
+
+
 
     name: str = MISSING
     family: Family = MISSING
@@ -258,6 +271,12 @@ class TrackerConfig:
     project: str = "hisparse-harness"
     entity: str | None = None
     mode: str = "auto"
+    admission: AdmissionRule = AdmissionRule.full_output
+    """`full_output`: a request reserves prompt and whole output. `slots` (offload systems): B slots on the device for
+    good, pages of the host pool as they fill. `new_token_ratio`: what it holds now, by an estimate of what is to come.
+    The last two may retract requests, which are computed again later and lose no token."""
+    schedule_conservativeness: float = 1.0
+    """new_token_ratio only: scales the share of their output that running requests are expected to generate."""
     """`auto`: online where a W&B key is found, else offline; `online`; `offline`."""
 
 

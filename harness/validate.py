@@ -8,6 +8,8 @@ from operator import attrgetter
 
 from harness.schema import (
     Config,
+    AdmissionRule,
+    EngineConfig,
     Family,
     ModelConfig,
     OffloadConfig,
@@ -81,6 +83,7 @@ ABOVE_ZERO = (
 
 MAX_NAME = 100  # of an experiment or a model, which become folders
 MAX_TEMPERATURE = 100.0
+    "engine.schedule_conservativeness",
 
 
 def top_k(config: Config) -> int:
@@ -109,6 +112,7 @@ def _check_numbers(config: Config) -> None:
         (AT_LEAST_ONE, lambda value: value >= 1, "must be at least 1"),
         (AT_LEAST_ZERO, lambda value: value >= 0, "must not be negative"),
         (ABOVE_ZERO, lambda value: value > 0, "must be above 0"),
+    _check_admission(config)
     ):
         for key in keys:
             value = attrgetter(key)(config)
@@ -194,6 +198,17 @@ def _complete_offload(config: Config) -> None:
     offload, k = config.offload, top_k(config)
     if offload.system is OffloadSystem.full_kv:
         offload.cache_slots = None
+def _check_admission(config: Config) -> None:
+    engine = config.engine
+    if engine.admission is AdmissionRule.slots and not config.offload.system.offloads:
+        raise ConfigError(
+            f"engine.admission=slots counts device cache slots, which offload={config.offload.system.value} has not; "
+            "choose full_output or new_token_ratio"
+        )
+    if engine.admission is not AdmissionRule.new_token_ratio:
+        engine.schedule_conservativeness = EngineConfig().schedule_conservativeness
+
+
     elif offload.system is OffloadSystem.fetch_all:
         offload.cache_slots = k  # a staging area for one selection, nothing kept
     elif offload.cache_slots is None:

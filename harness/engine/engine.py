@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.engine.admission import FullOutput
+from harness.engine.admission import make_admission
 from harness.engine.executor import Executor, Generation, StepResult
 from harness.engine.scheduler import Job, Plan, Scheduler
 from harness.records import ServerStats
@@ -56,7 +56,7 @@ class Engine:
     def __init__(self, config: Config, folder: Path | None, eos_ids: frozenset[int] = frozenset()):
         self._config = config
         self._eos_ids = eos_ids
-        self._admission = FullOutput(config)
+        self._admission = make_admission(config)
         self._executor = Executor(config, folder)
         self._scheduler = Scheduler(
             self._admission,
@@ -69,7 +69,7 @@ class Engine:
         self._stopping = False
         self._ids = itertools.count()
         self._totals = ServerStats(
-            prefill_tokens=0, decode_tokens=0, prefill_seconds=0.0, decode_seconds=0.0, decode_steps=0
+            prefill_tokens=0, decode_tokens=0, prefill_seconds=0.0, decode_seconds=0.0, decode_steps=0, retractions=0
         )
         self._peaks = ServerStats(peak_running=0, device_kv_bytes=0, host_kv_bytes=0)
         self.failure: str | None = None
@@ -106,6 +106,11 @@ class Engine:
         """Drop a request at any stage and release its KV; unknown and ended ones are ignored."""
         self._post(lambda: self._drop(request_id))
 
+    def retract(self, request_id: int) -> None:
+        """Do to a running request what memory pressure does: its KV is released and it waits at the front of the
+        queue; its stream goes on when it has been computed again. Ignored where it is not running."""
+        self._post(lambda: self._retract(request_id))
+
     def stats(self) -> ServerStats:
         """Counters now; safe to call at any time."""
         kv, full = self._executor.kv.counters, self._config.offload.system.offloads
@@ -116,6 +121,7 @@ class Engine:
             prefill_seconds=totals.prefill_seconds,
             decode_seconds=totals.decode_seconds,
             decode_steps=totals.decode_steps,
+            retractions=totals.retractions,
             lookups=kv.lookups if full else None,
             misses=kv.misses if full else None,
             h2d_bytes=kv.h2d_bytes,
@@ -226,6 +232,11 @@ class Engine:
             self._executor.remove(request_id)
             del self._live[request_id]
 
+    def _retract(self, request_id: int) -> None:
+        if self._scheduler.retract(request_id):
+            self._executor.retract(request_id)
+            self._count(Plan(retracted=(request_id,)), StepResult())
+
     def _step(self) -> None:
         plan = self._scheduler.plan()
         assert plan, "requests are waiting, and none can run"
@@ -260,9 +271,10 @@ class Engine:
         totals: Any = self._totals
         totals.prefill_tokens += result.prefill_tokens
         totals.prefill_seconds += result.prefill_seconds
+        totals.retractions += len(plan.retracted)
         if plan.decode:
             totals.decode_steps += 1
-            totals.decode_tokens += len(plan.decode)
+            totals.decode_tokens += len(result.tokens.keys() & set(plan.decode))  # not those computed again
             totals.decode_seconds += result.decode_seconds
 
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 
 import torch
@@ -64,7 +65,9 @@ def cell_of(model: str, system: str, *more: str) -> Config:
         key, value = override.split("=")
         group, name = key.split(".")
         assert hasattr(getattr(config, group), name), key
-        setattr(getattr(config, group), name, yaml.safe_load(value))
+        before = getattr(getattr(config, group), name)
+        parsed = type(before)(value) if isinstance(before, Enum) else yaml.safe_load(value)
+        setattr(getattr(config, group), name, parsed)
     return complete(config)
 
 

@@ -69,6 +69,11 @@ class KVSide(ABC):
         """
 
     @abstractmethod
+    def grow(self, row: int, positions: int) -> None:
+        """Have room in the row for that many positions in all; nothing where it has it. As `admit`, the ledger has
+        made sure that it fits."""
+
+    @abstractmethod
     def release(self, row: int) -> None:
         """Free a row and all it holds, at any stage of its life."""
 

@@ -32,6 +32,9 @@ class FullKV(KVSide):
         self.pool.allocate(row, positions)
         return row
 
+    def grow(self, row: int, positions: int) -> None:
+        self.pool.grow(row, positions)
+
     def release(self, row: int) -> None:
         self.pool.free(row)
         self._give_row(row)

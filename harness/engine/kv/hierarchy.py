@@ -63,6 +63,9 @@ class Hierarchy(KVSide):
         self._staged[row] = [[] for _ in range(self.num_layers)]
         return row
 
+    def grow(self, row: int, positions: int) -> None:
+        self.host.grow(row, positions)
+
     def release(self, row: int) -> None:
         """The row's pages may go to another request at once: nothing may still be on its way to them."""
         for transfers in self._staged.pop(row, []):

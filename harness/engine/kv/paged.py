@@ -48,9 +48,18 @@ class PagedPool:
         need = ceil_div(positions, self.page_size)
         assert need <= len(self._free), f"pool of {self._num_pages} pages ran out"
         assert row not in self._held, f"row {row} already holds pages"
-        pages = [self._free.pop() for _ in range(need)]
-        self._held[row] = pages
-        self.page_table[row, :need] = torch.tensor(pages, dtype=torch.int32)
+        self._held[row] = []
+        self.grow(row, positions)
+
+    def grow(self, row: int, positions: int) -> None:
+        """Add pages until the row has room for that many positions. AssertionError when the pool has not enough."""
+        held = self._held[row]
+        has, need = len(held), ceil_div(positions, self.page_size)
+        if need <= has:
+            return
+        assert need - has <= len(self._free), f"pool of {self._num_pages} pages ran out"
+        held += [self._free.pop() for _ in range(need - has)]
+        self.page_table[row, has:need] = torch.tensor(held[has:], dtype=torch.int32)
 
     def free(self, row: int) -> None:
         self._free += self._held.pop(row)

@@ -16,6 +16,7 @@ _COUNTERS = {
     "prefill_seconds": "Time spent computing prompts.",
     "decode_seconds": "Time spent in decode steps.",
     "decode_steps": "Decode steps run.",
+    "retractions": "Requests sent back to the queue for want of memory.",
     "lookups": "Selected records looked up in the device caches.",
     "misses": "Selected records fetched from the host pool.",
     "h2d_bytes": "Record bytes copied from the host pool to the device.",
