@@ -1,4 +1,4 @@
-"""Llama-shaped decoder with grouped-query attention. A record is a position's keys, then its values."""
+"""Decoder with grouped-query attention: Llama, Qwen3, Qwen3-MoE. A record is a position's keys, then its values."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from harness.engine.models.layers import (
     chunk_mask,
     rms_norm,
 )
+from harness.engine.models.mlp import Dense, Experts, FeedForward
 from harness.engine.selectors.base import Selector
 from harness.schema import ModelConfig
 
@@ -28,9 +29,10 @@ class GQALayer:
     attn_norm: Tensor  # [hidden]
     qkv: Tensor  # [(H + 2 G) d, hidden]
     out: Tensor  # [hidden, H d]
+    q_norm: Tensor | None  # [d], of each head; None without
+    k_norm: Tensor | None
     mlp_norm: Tensor
-    gate_up: Tensor  # [2 ffn, hidden]
-    down: Tensor  # [hidden, ffn]
+    mlp: Dense | Experts
 
 
 @dataclass(slots=True)
@@ -47,6 +49,7 @@ class GQAModel(Model):
         assert config.head_dim is not None
         self.weights = weights
         self.linear, self.attend = linear, attend
+        self.feed_forward = FeedForward(config, linear)
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.eps = config.rms_norm_eps
         self.scale = self.head_dim**-0.5
@@ -89,11 +92,13 @@ class GQAModel(Model):
         normed = rms_norm(x, w.attn_norm, self.eps)
         heads = self.linear(normed, w.qkv).view(len(x), -1, self.head_dim)
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        if w.q_norm is not None and w.k_norm is not None:
+            q, k = rms_norm(q, w.q_norm, self.eps), rms_norm(k, w.k_norm, self.eps)
         return rotate(q), rotate(k), v
 
     def _finish_layer(self, x: Tensor, attended: Tensor, w: GQALayer) -> Tensor:
         x = x + self.linear(attended, w.out)
-        return x + self.linear.swiglu(rms_norm(x, w.mlp_norm, self.eps), w.gate_up, w.down)
+        return x + self.feed_forward(rms_norm(x, w.mlp_norm, self.eps), w.mlp)
 
     def _logits(self, x: Tensor) -> Tensor:
         return self.linear(rms_norm(x, self.weights.norm, self.eps), self.weights.head)
