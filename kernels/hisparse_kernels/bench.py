@@ -117,13 +117,13 @@ class Workload:
         new = new[torch.randperm(len(new), generator=g)[: s.num_misses]].int()
         return torch.cat([held, new])[torch.randperm(s.top_k, generator=g)]
 
-    def resolver(self, pool: int = 0) -> Callable[[int], object]:
-        """resolve(step) on a state of its own."""
+    def resolver(self, pool: int = 0, record: bool = False) -> Callable[[int], Any]:
+        """resolve(step) on a state of its own; without a plan, as where no layer shares the selection."""
         state = self.positions.clone().to(self.device), self.order.clone().to(self.device)
         batch, pools = (self.rows, self.seq_lens), (self.cache, self.hosts[pool], self.table)
 
-        def run(step: int) -> object:
-            return hk.resolve(self.selections[step], *batch, *state, *pools, PAGE, checked=False)
+        def run(step: int) -> Any:
+            return hk.resolve(self.selections[step], *batch, *state, *pools, PAGE, checked=False, record=record)
 
         return run
 

@@ -17,7 +17,7 @@ from hisparse_kernels import bench
 )
 def test_a_workload_misses_at_the_rate_it_was_asked_for(setting):
     work = bench.Workload(setting, 4, "cpu")
-    resolve = work.resolver()
+    resolve = work.resolver(record=True)
     for step in range(4):
         _, plan = resolve(step)
         assert plan.per_row.tolist() == [setting.num_misses] * 2
