@@ -100,8 +100,8 @@ def test_the_oracle_is_caught(model: str) -> None:
 
 
 def other_layer(kv: HiSparse, layer: int) -> None:
-    gather, other = kv.gather, (layer + 1) % kv.num_layers
-    kv.gather = lambda at, slots: gather(other if at == layer else at, slots)  # type: ignore[method-assign]
+    records, other = kv.device_records, (layer + 1) % kv.num_layers
+    kv.device_records = lambda at: records(other if at == layer else at)  # type: ignore[method-assign]
 
 
 def fetches_from_other_layer(kv: HiSparse, layer: int) -> None:
@@ -150,12 +150,13 @@ def wrong_page(kv: HiSparse, layer: int) -> None:
 
 
 def one_slot_off(kv: HiSparse, layer: int) -> None:
-    gather = kv.gather
+    resolve = kv.resolve
 
-    def wrong(at: int, slots: torch.Tensor) -> torch.Tensor:
-        return gather(at, torch.where(slots > 0, slots - 1, slots) if at == layer else slots)
+    def wrong(at: int, selection: torch.Tensor) -> torch.Tensor:
+        slots = resolve(at, selection)
+        return torch.where(slots > 0, slots - 1, slots) if at == layer else slots
 
-    kv.gather = wrong  # type: ignore[method-assign]
+    kv.resolve = wrong  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2])

@@ -113,6 +113,10 @@ class KVSide(ABC):
         return self.resolve(layer, selection)
 
     @abstractmethod
+    def device_records(self, layer: int) -> Tensor:
+        """One layer's records on the device [..., W], where attention reads those of `resolve`'s slots."""
+
+    @abstractmethod
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         """Records [n, k, W] at device slots; at -1 any record, which attention masks."""
 

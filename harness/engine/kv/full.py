@@ -63,6 +63,9 @@ class FullKV(KVSide):
         slots = self.pool.index(self._rows, selection.clamp(min=0).long())
         return torch.where(selection >= 0, slots, -1).to(torch.int32)
 
+    def device_records(self, layer: int) -> Tensor:
+        return self.pool.records[layer]
+
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         return kernels.gather(self.pool.records[layer], slots)
 

@@ -128,6 +128,9 @@ class Hierarchy(KVSide):
         while self._unwritten and self.lanes.arrived(self._unwritten[0].transfer):
             self._unwritten.popleft()
 
+    def device_records(self, layer: int) -> Tensor:
+        return self.cache[layer]
+
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         return kernels.gather(self.cache[layer], slots)
 

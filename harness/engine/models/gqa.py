@@ -11,8 +11,9 @@ from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.kv.base import KVSide
 from harness.engine.models.base import Model
 from harness.engine.models.layers import (
-    Attend,
+    AttendSlots,
     Linear,
+    RecordLayout,
     Rotary,
     Rotation,
     attend_chunk,
@@ -44,7 +45,7 @@ class GQAWeights:
 
 
 class GQAModel(Model):
-    def __init__(self, config: ModelConfig, weights: GQAWeights, context_len: int, linear: Linear, attend: Attend):
+    def __init__(self, config: ModelConfig, weights: GQAWeights, context_len: int, linear: Linear, attend: AttendSlots):
         assert config.num_kv_heads is not None
         assert config.head_dim is not None
         self.weights = weights
@@ -53,6 +54,7 @@ class GQAModel(Model):
         self.heads, self.kv_heads, self.head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self.eps = config.rms_norm_eps
         self.scale = self.head_dim**-0.5
+        self.layout = RecordLayout(self.kv_heads, self.kv_heads * self.head_dim, self.head_dim)
         self.rotary = Rotary(self.head_dim, context_len, config.rope_theta, weights.embed.dtype)
 
     def prefill(self, tokens: Tensor, batch: ChunkBatch, kv: KVSide, selector: Selector) -> Tensor:
@@ -70,22 +72,14 @@ class GQAModel(Model):
 
     def decode(self, tokens: Tensor, batch: DecodeBatch, kv: KVSide, selector: Selector) -> Tensor:
         x, rotate = self.weights.embed[tokens], self.rotary.at(batch.positions)
-        n = len(tokens)
         for layer, w in enumerate(self.weights.layers):
             q, k, v = self._project(x, w, rotate)
             kv.append(layer, torch.cat((k.flatten(1), v.flatten(1)), dim=1))
             selector.append(layer, batch, k)
             selection = selector.select(layer, batch, (q,))
-            records = kv.gather(layer, kv.resolve(layer, selection))
-            records = records.view(n, -1, 2, self.kv_heads, self.head_dim).transpose(1, 3)
-            attended = self.attend(
-                q.view(n, self.kv_heads, -1, self.head_dim),
-                records[:, :, 0],
-                records[:, :, 1],
-                selection >= 0,
-                self.scale,
-            )
-            x = self._finish_layer(x, attended.reshape(n, -1), w)
+            slots = kv.resolve(layer, selection)
+            attended = self.attend(q, kv.device_records(layer), slots, self.layout, self.scale)
+            x = self._finish_layer(x, attended.flatten(1), w)
         return self._logits(x)
 
     def _project(self, x: Tensor, w: GQALayer, rotate: Rotation) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,9 @@ Shape suffixes in comments: n batch, T chunk, S positions attended to, H query h
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+import hisparse_kernels as kernels
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,6 +16,15 @@ from torch import Tensor
 INVARIANT_ROWS = 16  # measured on x86 with MKL and one thread: fewer rows take other code paths
 
 
+class RecordLayout(NamedTuple):
+    """Where keys and values lie in a record: KV head g of G has its key at g * d, its value at value_offset + g * dv."""
+
+    kv_heads: int
+    value_offset: int
+    value_dim: int
+
+
+AttendSlots = Callable[[Tensor, Tensor, Tensor, RecordLayout, float], Tensor]  # the signature of `attend_slots`
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]  # the signature of `attend_selected`
 
 
@@ -86,6 +97,34 @@ def attend_chunk(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) ->
         enable_gqa=q.shape[1] != k.shape[1],
     )
     return out.squeeze(0).transpose(0, 1).flatten(1)
+
+
+def attend_slots(q: Tensor, pool: Tensor, slots: Tensor, layout: RecordLayout, scale: float) -> Tensor:
+    """One query per request over the records of its slots, where they lie.
+
+    q [n, H, d]; pool [..., W], one layer's records on the device; slots int32 [n, k], -1 for none; returns [n, H, dv].
+    """
+    kv_heads, value_offset, value_dim = layout
+    return kernels.attend(
+        q, pool, slots, kv_heads=kv_heads, value_offset=value_offset, value_dim=value_dim, scale=scale
+    )
+
+
+def attend_slots_one_by_one(q: Tensor, pool: Tensor, slots: Tensor, layout: RecordLayout, scale: float) -> Tensor:
+    """As `attend_slots`, in shapes that only the request itself decides: batch-invariant whatever computes it.
+
+    Each request attends over its own width, up to its last valid slot.
+    """
+    places = torch.arange(1, slots.shape[1] + 1)
+    widths = torch.where(slots >= 0, places, 0).amax(dim=1).tolist()
+    rows = [attend_slots(q[i : i + 1], pool, slots[i : i + 1, :w], layout, scale) for i, w in enumerate(widths)]
+    return torch.cat(rows)
+
+
+def batch_invariant_attend() -> AttendSlots:
+    """The compiled kernel computes each request and KV head by itself, in the order of its slots, so it is
+    batch-invariant as it is; torch's products are not."""
+    return attend_slots_one_by_one if kernels.backend() == "reference" else attend_slots
 
 
 def attend_selected(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.engine.models.base import Model
 from harness.engine.models.checkpoint import gqa_from_folder, mla_from_folder
 from harness.engine.models.gqa import GQAModel
-from harness.engine.models.layers import INVARIANT_ROWS, Linear, attend_one_by_one, attend_selected
+from harness.engine.models.layers import INVARIANT_ROWS, Linear, attend_slots, batch_invariant_attend
 from harness.engine.models.mla import MLAModel
 from harness.engine.models.random_weights import random_gqa, random_mla
 from harness.schema import Config, Family
@@ -22,7 +22,7 @@ def load_model(config: Config, folder: Path | None) -> Model:
     model = config.model
     invariant = config.engine.batch_invariant
     linear = Linear(INVARIANT_ROWS if invariant else 1)
-    attend = attend_one_by_one if invariant else attend_selected
+    attend = batch_invariant_attend() if invariant else attend_slots
     if folder is not None:
         check_same_model(model, folder)
     if model.family is Family.mla:

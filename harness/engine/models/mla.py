@@ -19,8 +19,9 @@ from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.kv.base import KVSide
 from harness.engine.models.base import Model
 from harness.engine.models.layers import (
-    Attend,
+    AttendSlots,
     Linear,
+    RecordLayout,
     Rotary,
     Rotation,
     attend_chunk,
@@ -68,7 +69,7 @@ class MLAWeights:
 
 
 class MLAModel(Model):
-    def __init__(self, config: Config, weights: MLAWeights, linear: Linear, attend: Attend):
+    def __init__(self, config: Config, weights: MLAWeights, linear: Linear, attend: AttendSlots):
         model = config.model
         assert model.qk_nope_head_dim is not None
         assert model.qk_rope_head_dim is not None
@@ -84,6 +85,7 @@ class MLAModel(Model):
         self.index_rope = model.index_rope_head_dim
         shares = config.selector.kind is SelectorKind.dsa  # the other selectors choose for each layer
         self.anchors = [model.anchor_of(layer) if shares else layer for layer in range(model.num_layers)]
+        self.layout = RecordLayout(1, 0, self.rank)
         self.eps = model.rms_norm_eps
         self.scale = (self.nope + self.rope) ** -0.5
         dtype = weights.embed.dtype
@@ -126,13 +128,11 @@ class MLAModel(Model):
                 keys, query = indexed or (own, (absorbed,))
                 selector.append(layer, batch, keys)
                 selection = selector.select(layer, batch, query)
-                valid = selection >= 0
                 slots = kv.resolve(layer, selection)
             else:
                 slots = kv.resolve_shared(layer, self.anchors[layer], selection)
-            records = kv.gather(layer, slots).unsqueeze(1)
-            attended = self.attend(absorbed.unsqueeze(1), records, records[..., : self.rank], valid, self.scale)
-            values = self.linear.per_head(attended.squeeze(1), w.v_up.transpose(1, 2))  # [n, H, v]
+            attended = self.attend(absorbed, kv.device_records(layer), slots, self.layout, self.scale)
+            values = self.linear.per_head(attended, w.v_up.transpose(1, 2))  # [n, H, v]
             x = self._finish_layer(x, values.flatten(1), w)
         return self._logits(x)
 
