@@ -68,7 +68,7 @@ class SweepDisplay:
         self._bar.update(self._task, completed=self._finished, left=self._left(self._finished))
         who = f"{self._labels[cell.cell_id]} at {point.concurrency}"
         who += f", repeat {point.repeat}" if point.repeat else ""
-        if row.status is Status.OK and not cell.config.engine.kind.serves:
+        if row.status is Status.OK and not cell.config.engine.kind.takes_requests:
             shown = [(name, value) for name, value in row.measures.items() if value is not None][:_MOST_SHOWN]
             line = ", ".join(f"{name} {value:.4g}" for name, value in shown)
         elif row.status is Status.OK:

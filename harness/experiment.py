@@ -11,7 +11,8 @@ from harness.engine.admission import FullOutput
 from harness.engine.footprint import Footprint, KVBytes
 from harness.identity import cell_id
 from harness.records import ResultRow, ServerStats, Status
-from harness.schema import Config
+from harness.schema import Config, EngineKind
+from harness.simulation.pools import capacity, make_pools
 from harness.store import stored_status
 from harness.validate import ConfigError
 
@@ -44,8 +45,10 @@ class Cell:
 
     @property
     def capacity(self) -> int:
-        """Requests of the workload that fit at once."""
+        """Requests of the workload that fit at once, on all ranks."""
         engine, need = self.config.engine, self.request
+        if engine.kind is EngineKind.simulated:
+            return capacity(self.config, self.config.workload.input_len, self.config.workload.output_len)
         fits = (int(engine.device_kv_budget) - Footprint(self.config).workspace) // need.device
         if need.host:
             fits = min(fits, int(engine.host_kv_budget) // need.host)
@@ -87,7 +90,7 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
     Rows of status `failed` and `invalid` count as done too, unless `retry_failed`. Raises ConfigError for cells
     that serve beside cells that do not.
     """
-    if len({config.engine.kind.serves for config in configs}) > 1:
+    if len({config.engine.kind.takes_requests for config in configs}) > 1:
         raise ConfigError("engine: one experiment either serves requests or measures in place, never both")
     stored = stored_status(experiment_dir(configs[0]))
     cells = []
@@ -100,8 +103,9 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
             again = config.retry_failed and status in RETRIED
             (todo if status is None or again else done).append(point)
         refusal = None
-        if config.engine.kind.serves:
-            refusal = FullOutput(config).refusal(config.workload.input_len, config.workload.output_len)
+        if config.engine.kind.takes_requests:
+            rule = make_pools(config) if config.engine.kind is EngineKind.simulated else FullOutput(config)
+            refusal = rule.refusal(config.workload.input_len, config.workload.output_len)
         cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))
     return cells
 

@@ -40,7 +40,7 @@ def plan_table(cells: Sequence[Cell]) -> Group:
     notes = [
         f"{label} cannot run: {cell.infeasible}" for label, cell in zip(labels, cells, strict=True) if cell.infeasible
     ]
-    if not cells[0].config.engine.kind.serves:
+    if not cells[0].config.engine.kind.takes_requests:
         return Group(*(Text(line) for line in _shared_offline(cells)), _points_table(cells, labels))
     return Group(
         *(Text(line) for line in _shared(cells) if line),
@@ -55,7 +55,7 @@ def plan_totals(cells: Sequence[Cell]) -> str:
     points = sum(len(cell.points) for cell in cells)
     done = sum(len(cell.done) for cell in cells)
     left = f"{points} points to run, {done} on disk already"
-    if not cells[0].config.engine.kind.serves:
+    if not cells[0].config.engine.kind.takes_requests:
         return left
     requests = sum(point.num_requests for cell in cells for point in cell.points if not cell.infeasible)
     return f"{left}, {requests:,} requests to send"

@@ -103,14 +103,32 @@ class AdmissionRule(Enum):
         return self is not AdmissionRule.full_output
 
 
+class Staging(Enum):
+    """Where the records of a prompt are while it is computed, with an offload system."""
+
+    streamed = "streamed"  # each layer's go to the host pool as they are made (HiSparse, section 3.3)
+    full_pages = "full_pages"  # on the device in full, until one copy at the end (SGLang 0.5.23, colocated)
+
+
 class EngineKind(Enum):
     native = "native"
     kernels = "kernels"
+    simulated = "simulated"
 
     @property
     def serves(self) -> bool:
         """Whether a cell is a server that load is sent to; else it is measured in place (`harness.offline`)."""
         return self is EngineKind.native
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether requests are its load, over the wire or in virtual time; else selections."""
+        return self is not EngineKind.kernels
+
+    @property
+    def needs_cluster(self) -> bool:
+        """Whether a measurement takes a machine; a simulation is arithmetic."""
+        return self is not EngineKind.simulated
 
 
 class WorkloadKind(Enum):
@@ -197,6 +215,9 @@ class ModelConfig:
     index_anchors: list[int] | None = None
     """Layers that run the indexer; each other one reuses the selection of the nearest before it (IndexShare).
     null: every layer. Those at or beyond `num_layers` do not count, so that a pattern survives a smaller model."""
+    weight_bytes: float | None = None
+    """Bytes a parameter of the linear layers takes as it is served (1 for FP8), for planning and simulation; null:
+    those of `dtype`, which the records have in any case."""
     # random weights only
     embed_common: float = 0.0
     """Share of each random embedding that is one common direction: makes selections overlap from step to step."""
@@ -247,8 +268,52 @@ class LinkConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class Scalar:
+    """A number that was fitted or measured, with the one thing that fixed it; null: not known."""
+
+    value: float | None = None
+    source: str = ""
+    """The published row or the microbenchmark, in words."""
+
+
+@dataclass(kw_only=True, slots=True)
+class CostConfig:
+    """What a simulated step costs beyond data sheets (`harness.simulation.costs`)."""
+
+    layer_s: Scalar = field(default_factory=Scalar)
+    """Seconds of a decode step per layer, whatever the batch: launches, communication, what lies between kernels."""
+    request_s: Scalar = field(default_factory=Scalar)
+    """Seconds of a decode step per request of a rank, beyond the terms below; null: none."""
+    attention_efficiency: Scalar = field(default_factory=Scalar)
+    """Decode attention over selected records, as a share of the peak for the records' dtype."""
+    prefill_efficiency: Scalar = field(default_factory=Scalar)
+    """Prefill, as a share of the peak of each of its parts."""
+    worker_rate: Scalar = field(default_factory=Scalar)
+    """Bytes a second at which one request's records are fetched: one thread block or thread a request."""
+    link_rate: Scalar = field(default_factory=Scalar)
+    """Bytes a second at which a device fetches scattered records while all devices do; null: `host_link`."""
+
+
+@dataclass(kw_only=True, slots=True)
 class PlatformConfig:
     name: str = MISSING
+    num_devices: int = 1
+    """Devices one instance computes on."""
+    accelerator: str | None = None
+    """Their kind, as sold; null: the CPU."""
+    device_memory: int | str | None = None
+    """Bytes of one device."""
+    memory_bandwidth: int | str | None = None
+    """Bytes a second that one device reads from its memory."""
+    flops: float | None = None
+    """Dense floating-point operations a second of one device, for weights and records of two bytes or more."""
+    flops_fp8: float | None = None
+    """For weights of one byte; null where it has none: they then run at `flops`."""
+    host_link: int | str | None = None
+    """Bytes a second from the host to one device, one direction."""
+    host_memory: int | str | None = None
+    """Bytes of the node that holds the devices."""
+    costs: CostConfig = field(default_factory=CostConfig)
     num_cpus: float = 1
     """CPU cores reserved for one instance; also the threads its engine computes with."""
     memory: int | str | None = None
@@ -275,9 +340,22 @@ class EngineConfig:
     context_len: int | None = None
     """Longest prompt + output served; null: the model's `max_positions`."""
     device_kv_budget: int | str = MISSING
-    """Device bytes for records, selection state and metadata together (`16MiB`)."""
+    """Device bytes for records, selection state and metadata together (`16MiB`), of each rank. `auto` (simulated):
+    what `memory_fraction` of the platform's device leaves beside the weights."""
     host_kv_budget: int | str = MISSING
-    """Host pool bytes."""
+    """Host pool bytes, of each rank. `auto` (simulated): the rank's share of `host_fraction` of the node's memory."""
+    memory_fraction: float = 0.85
+    """Simulated only: share of device memory for weights and KV together (SGLang's --mem-fraction-static)."""
+    host_fraction: float = 0.9
+    """Simulated only: share of the node's memory that host pools may take."""
+    data_parallel: int | None = None
+    """Simulated only: ranks that each hold requests of their own and step together; null: one on every device.
+    With fewer, the devices of a rank share its attention as tensor parallelism does."""
+    host_to_device_ratio: float | None = None
+    """Simulated only: pools as SGLang cuts them, the host's this many times the device's in tokens, with selection
+    state for all of them reserved; null: each request counts what it holds, as the native engine does."""
+    staging: Staging = Staging.streamed
+    """Simulated only: what an offload system holds of a prompt on the device while it is computed."""
     page_size: int = 16
     """Positions per page of the host pool and of the full-KV pool."""
     max_running_requests: int = 64

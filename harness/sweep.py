@@ -20,6 +20,7 @@ from harness.loadgen.run import PointLoad, PointResult
 from harness.offline import OfflineError
 from harness.records import RequestRecord, ResultRow, Status
 from harness.schema import Config, to_plain, to_yaml
+from harness.simulation import simulate_point
 from harness.store import clean_partial, write_point
 from harness.sysinfo import machine
 from harness.tracking import Tracker
@@ -74,6 +75,10 @@ class Sweep:
                 with self._tracked(cell):
                     rows += self._give_up(cell, cell.points, Status.INFEASIBLE, cell.infeasible)
         feasible = [cell for cell in self.cells if cell.points and not cell.infeasible]
+        for cell in feasible:
+            if not cell.config.engine.kind.needs_cluster:
+                rows += self._simulate(cell)
+        feasible = [cell for cell in feasible if cell.config.engine.kind.needs_cluster]
         if feasible:
             cpus = max(cell.config.platform.num_cpus for cell in feasible)
             with Cluster.open(config.cluster, cpus) as cluster:
@@ -85,6 +90,24 @@ class Sweep:
                     with cluster.loadgen() as loadgen:
                         for cell in served:
                             rows += self._run_cell(cell, cluster, loadgen)
+        return rows
+
+    def _simulate(self, cell: Cell) -> list[ResultRow]:
+        """The points of a cell in virtual time, here and now: they take no machine."""
+        self.display.starting(cell)
+        rows, env = [], {"driver": machine(), "instance": None}
+        with self._tracked(cell):
+            for point in cell.points:
+                self.display.running(cell, point, 0, 0, 0.0)
+                requests: list[RequestRecord] = []
+                try:
+                    requests, measures, stats = simulate_point(cell.config, point.concurrency, point.num_requests)
+                    measures |= server_measures(stats)
+                    row = cell.row(point, Status.OK, count_source="simulated", measures=measures)
+                except ValueError as error:
+                    row = cell.row(point, Status.FAILED, str(error))
+                self._keep(cell, point, row, requests, env, "")
+                rows.append(row)
         return rows
 
     def _measure_offline(self, cell: Cell, cluster: Cluster) -> list[ResultRow]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import fields
 from operator import attrgetter
 
 from harness.model_rules import complete_selector, model_problem
+from harness.model_sizes import device_weights
 from harness.schema import (
     AdmissionRule,
     Config,
     EngineConfig,
     EngineKind,
+    Family,
     ModelConfig,
     OffloadConfig,
     OffloadSystem,
@@ -20,7 +23,7 @@ from harness.schema import (
     SelectorKind,
     WorkloadKind,
 )
-from harness.units import parse_bytes
+from harness.units import parse_bytes, show_bytes
 
 
 class ConfigError(ValueError):
@@ -53,7 +56,9 @@ AT_LEAST_ONE = (  # or null
     "model.window",
     "model.out_groups",
     "model.out_lora_rank",
+    "platform.num_devices",
     "selector.page_size",
+    "engine.data_parallel",
     "engine.page_size",
     "engine.max_running_requests",
     "engine.prefill_chunk_tokens",
@@ -81,7 +86,13 @@ ABOVE_ZERO = (
     "model.rms_norm_eps",
     "model.routed_scale",
     "model.compress_rope_theta",
+    "model.weight_bytes",
     "platform.num_cpus",
+    "platform.flops",
+    "platform.flops_fp8",
+    "engine.memory_fraction",
+    "engine.host_fraction",
+    "engine.host_to_device_ratio",
     "engine.start_timeout_s",
     "engine.schedule_conservativeness",
     "load.connect_timeout_s",
@@ -94,6 +105,7 @@ ABOVE_ZERO = (
 )
 
 
+AUTO = "auto"  # a budget that a simulated platform implies
 MAX_NAME = 100  # of an experiment or a model, which become folders
 MAX_TEMPERATURE = 100.0
 
@@ -114,6 +126,8 @@ def complete(config: Config) -> Config:
     _complete_offload(config)
     _check_admission(config)
     _complete_sizes(config)
+    _check_costs(config)
+    _complete_simulated(config)
     _check_workload(config)
     _check_offline(config)
     _check_load(config)
@@ -156,7 +170,7 @@ def _refuse(problem: str | None) -> None:
 
 def _complete_lengths(config: Config) -> None:
     longest = config.model.max_positions
-    if not config.engine.kind.serves:
+    if not config.engine.kind.takes_requests:
         config.engine.context_len = min(longest, config.workload.input_len + config.workload.output_len)
     if config.engine.context_len is None:
         config.engine.context_len = longest
@@ -217,10 +231,14 @@ def _complete_sizes(config: Config) -> None:
         (config.engine, "engine", "device_kv_budget"),
         (config.engine, "engine", "host_kv_budget"),
         (config.platform, "platform", "memory"),
+        (config.platform, "platform", "device_memory"),
+        (config.platform, "platform", "memory_bandwidth"),
+        (config.platform, "platform", "host_link"),
+        (config.platform, "platform", "host_memory"),
         (config.platform.link, "platform.link", "bandwidth"),
     ):
         value = getattr(owner, key)
-        if value is not None:
+        if value is not None and not (value == AUTO and config.engine.kind is EngineKind.simulated):
             try:
                 setattr(owner, key, parse_bytes(value))
             except ValueError as error:
@@ -234,6 +252,61 @@ def _complete_sizes(config: Config) -> None:
         raise ConfigError(
             f"platform.link.latency_us={link.latency_us} needs an emulated link: set platform.link.bandwidth (2GB) too"
         )
+
+
+def _check_costs(config: Config) -> None:
+    for field in fields(config.platform.costs):
+        key, scalar = field.name, getattr(config.platform.costs, field.name)
+        if scalar.value is None:
+            continue
+        if not (math.isfinite(scalar.value) and scalar.value > 0):
+            raise ConfigError(f"platform.costs.{key}.value={scalar.value} must be a finite number above 0")
+        if not scalar.source:
+            raise ConfigError(f"platform.costs.{key}.source must say what fixed the value {scalar.value}")
+
+
+def _complete_simulated(config: Config) -> None:
+    """Ranks and budgets that a simulated platform implies; keys that only a simulation reads."""
+    engine, platform, default = config.engine, config.platform, EngineConfig()
+    if engine.kind is not EngineKind.simulated:
+        for key in ("memory_fraction", "host_fraction", "data_parallel", "host_to_device_ratio", "staging"):
+            setattr(engine, key, getattr(default, key))
+        config.model.weight_bytes = None
+        return
+    for key in ("memory_fraction", "host_fraction"):
+        if getattr(engine, key) > 1:
+            raise ConfigError(f"engine.{key}={getattr(engine, key)} is a share: choose above 0 and at most 1")
+    if not config.offload.system.offloads:
+        engine.host_to_device_ratio, engine.staging = default.host_to_device_ratio, default.staging
+    if engine.data_parallel is None:
+        engine.data_parallel = platform.num_devices
+    if platform.num_devices % engine.data_parallel:
+        raise ConfigError(
+            f"engine.data_parallel={engine.data_parallel} must divide platform.num_devices={platform.num_devices}"
+        )
+    if engine.device_kv_budget == AUTO:
+        engine.device_kv_budget = _what_weights_leave(config)
+    if engine.host_kv_budget == AUTO:
+        if platform.host_memory is None:
+            raise ConfigError(f"platform={platform.name} has no host_memory: set it, or engine.host_kv_budget")
+        engine.host_kv_budget = int(int(platform.host_memory) * engine.host_fraction / engine.data_parallel)
+
+
+def _what_weights_leave(config: Config) -> int:
+    """Bytes for one rank's KV. Its devices hold parts of GQA's records, and copies of the others', which have no
+    heads to be split by."""
+    engine, platform = config.engine, config.platform
+    if platform.device_memory is None:
+        raise ConfigError(f"platform={platform.name} has no device_memory: set it, or engine.device_kv_budget")
+    usable, weights = int(platform.device_memory) * engine.memory_fraction, device_weights(config)
+    if usable <= weights:
+        raise ConfigError(
+            f"model={config.model.name} needs {show_bytes(weights)} of weights on each of {platform.num_devices} "
+            f"devices, platform={platform.name} has {show_bytes(usable)} (engine.memory_fraction="
+            f"{engine.memory_fraction:g}): choose a platform with more"
+        )
+    copies = 1 if config.model.family is not Family.gqa else platform.num_devices // (engine.data_parallel or 1)
+    return int((usable - weights) * copies)
 
 
 def _check_workload(config: Config) -> None:
@@ -255,11 +328,11 @@ def _check_workload(config: Config) -> None:
 def _check_offline(config: Config) -> None:
     """What goes with an engine that serves nothing, and nowhere else."""
     work, kind = config.workload, config.engine.kind
-    if kind.serves != work.kind.sends_requests:
-        fit = [k.value for k in WorkloadKind if k.sends_requests == kind.serves]
+    if kind.takes_requests != work.kind.sends_requests:
+        fit = [k.value for k in WorkloadKind if k.sends_requests == kind.takes_requests]
         raise ConfigError(
             f"workload={work.kind.value} cannot drive engine={kind.value}: choose from {', '.join(fit)}"
-            if kind.serves
+            if kind.takes_requests
             else f"engine={kind.value} takes selections, not requests: choose workload.kind from {', '.join(fit)}"
         )
     if kind is not EngineKind.kernels:

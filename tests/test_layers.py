@@ -19,6 +19,7 @@ LAYERS: list[set[str]] = [
     {"harness", "harness.guard", "harness.interrupts", "harness.records", "harness.schema", "harness.units"},
     {
         "harness.model_rules",
+        "harness.model_sizes",
         "harness.validate",
         "harness.identity",
         "harness.overrides",
@@ -38,7 +39,7 @@ LAYERS: list[set[str]] = [
         "harness.sysinfo",
         "harness.tracking",
     },
-    {"harness.instances", "harness.offline"},
+    {"harness.instances", "harness.offline", "harness.simulation"},
     {
         "harness.actors",
         "harness.cluster",
@@ -154,7 +155,8 @@ def test_kernels_import_nothing_of_ours() -> None:
 
 
 def test_the_scheduler_knows_no_clock_and_no_torch() -> None:
-    for module in ("harness.engine.scheduler", "harness.engine.admission", "harness.engine.footprint"):
+    pure = ("harness.engine.scheduler", "harness.engine.admission", "harness.engine.footprint")
+    for module in (*pure, *_within("harness.simulation")):
         assert not _foreign(module) & {"torch", "time", "datetime", "asyncio", "threading"}, module
 
 

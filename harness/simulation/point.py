@@ -1,0 +1,245 @@
+"""One point in virtual time: the pure scheduler of every rank, the costs of their steps, a clock that jumps.
+
+Where `stable_steps` says that a plan repeats, all its steps are taken at once, up to the next arrival; that gives what
+taking them one by one gives, to the bit. A stretch of steps is one chunk of tokens in a request's record: its
+first-token, per-token and end-to-end times are exact, and the gaps within a stretch are its mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from harness.engine.scheduler import Job, Plan, Scheduler
+from harness.records import RequestRecord, ServerStats
+from harness.schema import Config
+from harness.simulation.costs import RankBatch, RankChunks, StepCosts
+from harness.simulation.pacing import Arrival, Pacing
+from harness.simulation.pools import make_pools
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Lengths of one request, tokens."""
+
+    prompt_len: int
+    output_len: int
+
+
+@dataclass(slots=True)
+class SimulatedPoint:
+    """What a point gave: requests as a client would have seen them, and the server's counters."""
+
+    requests: list[RequestRecord]
+    stats: ServerStats
+    prefill_seconds: float
+    decode_seconds: float
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counters of the whole node."""
+
+    prefill_tokens: int = 0
+    decode_tokens: int = 0
+    decode_steps: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    exposed_s: float = 0.0
+    misses: float = 0.0
+    lookups: float = 0.0
+    retractions: int = 0
+    peak_running: int = 0
+    device_bytes: int = 0
+    host_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One scheduler; requests come to the ranks in turn, as SGLang's data-parallel controller gives them."""
+
+    scheduler: Scheduler
+    positions: dict[int, int] = field(default_factory=dict)  # of requests that decode: tokens that have KV
+
+
+def simulate(
+    config: Config, asked: Sequence[Asked], pacing: Pacing, *, jump: bool = True, costs: StepCosts | None = None
+) -> SimulatedPoint:
+    """Run a completed simulated config in virtual time.
+
+    asked: the point's requests; `pacing` gives their numbers. jump=False takes every step by itself, for tests.
+    Raises ConfigError where the platform lacks a number, ValueError for a request that never fits.
+    """
+    return _Simulation(config, asked, pacing, jump, costs or StepCosts(config)).run()
+
+
+class _Simulation:
+    def __init__(self, config: Config, asked: Sequence[Asked], pacing: Pacing, jump: bool, costs: StepCosts):
+        engine = config.engine
+        self._asked, self._pacing, self._jump, self._costs = asked, pacing, jump, costs
+        self._ranks = [
+            _Rank(Scheduler(make_pools(config), engine.max_running_requests, engine.prefill_chunk_tokens))
+            for _ in range(engine.data_parallel or 1)
+        ]
+        self._arrivals: dict[int, Arrival] = {}
+        self._records: list[RequestRecord] = []
+        self._open: dict[int, RequestRecord] = {}
+        self._tally = _Tally()
+        self._now = 0.0
+        self._turn = 0
+        self._selects = config.offload.system.offloads
+
+    def run(self) -> SimulatedPoint:
+        while True:
+            for arrival in self._pacing.due(self._now):
+                self._enter(arrival)
+            plans = [rank.scheduler.plan() for rank in self._ranks]
+            for rank, plan in zip(self._ranks, plans, strict=True):
+                self._retract(rank, plan)
+            if any(plans):
+                self._step(plans)
+                continue
+            after = self._pacing.next_s()
+            if after is None:
+                break
+            self._now = max(self._now, after)
+        assert not self._open, "requests are left that no rank can run"
+        return SimulatedPoint(self._records, self._stats(), self._tally.prefill_s, self._tally.decode_s)
+
+    def _enter(self, arrival: Arrival) -> None:
+        asked, rank = self._asked[arrival.number], self._ranks[self._turn % len(self._ranks)]
+        refusal = rank.scheduler.admission.refusal(asked.prompt_len, asked.output_len)
+        if refusal:
+            raise ValueError(refusal)
+        self._turn += 1
+        number = arrival.number
+        self._arrivals[number] = arrival
+        self._open[number] = RequestRecord(
+            request_id=f"request-{number:05d}",
+            worker=arrival.worker,
+            prompt_sha=f"simulated-{number}",
+            input_len=asked.prompt_len,
+            output_len=asked.output_len,
+            scheduled_s=arrival.time_s,
+            sent_s=arrival.time_s,
+            prompt_tokens=asked.prompt_len,
+        )
+        rank.scheduler.add(Job(request_id=number, prompt_len=asked.prompt_len, max_new_tokens=asked.output_len))
+
+    def _retract(self, rank: _Rank, plan: Plan) -> None:
+        for number in plan.retracted:
+            rank.positions.pop(number, None)
+        self._tally.retractions += len(plan.retracted)
+
+    def _step(self, plans: list[Plan]) -> None:
+        """One step of every rank, or as many as certainly repeat before anything else happens."""
+        tally, ranks = self._tally, self._ranks
+        self._peaks()
+        steps = 1
+        if self._jump:
+            steps = min(rank.scheduler.stable_steps(p) for rank, p in zip(ranks, plans, strict=True) if p)
+        prefill_s = self._prefill(plans)
+        times = self._decode(plans, steps, prefill_s)
+        steps = len(times)
+        self._now = float(times[-1])
+        tally.prefill_s += prefill_s
+        for rank, plan in zip(ranks, plans, strict=True):
+            if plan:
+                self._deliver(rank, plan, steps)
+
+    def _prefill(self, plans: list[Plan]) -> float:
+        if not any(plan.prefill for plan in plans):
+            return 0.0
+        self._tally.prefill_tokens += sum(chunk.length for plan in plans for chunk in plan.prefill)
+        chunks = [RankChunks(tuple((c.start, c.length, c.is_last) for c in plan.prefill)) for plan in plans]
+        return self._costs.prefill(chunks)
+
+    def _decode(self, plans: list[Plan], steps: int, prefill_s: float) -> np.ndarray:
+        """When each step ends, float64; cut at the first one that ends at or after the next arrival."""
+        begin = self._now + prefill_s
+        if not any(plan.decode for plan in plans):
+            return np.array([begin])
+        batches = [
+            RankBatch(len(plan.decode), sum(rank.positions[n] for n in plan.decode))
+            for rank, plan in zip(self._ranks, plans, strict=True)
+        ]
+        terms = self._costs.decode(batches, steps)
+        took = terms.total
+        times = np.cumsum(np.concatenate([[begin], took]))[1:]
+        after = self._pacing.next_s()
+        if after is not None:
+            steps = min(steps, int(np.searchsorted(times, after)) + 1)
+        self._count(batches, terms.misses[:steps], took[:steps], terms.exposed_io[:steps])
+        return times[:steps]
+
+    def _count(self, batches: list[RankBatch], misses: np.ndarray, took: np.ndarray, exposed: np.ndarray) -> None:
+        tally, w, steps = self._tally, self._costs.work, len(took)
+        requests = sum(batch.requests for batch in batches)
+        tally.decode_steps += steps
+        tally.decode_tokens += steps * requests
+        tally.decode_s += float(took.sum())
+        tally.exposed_s += float(exposed.sum())
+        tally.misses += float(misses.sum())
+        if self._selects:
+            grown = np.arange(1, steps + 1)
+            for batch in batches:
+                if batch.requests:
+                    records = (batch.positions / batch.requests + grown) / w.tokens_per_record
+                    tally.lookups += float(np.minimum(records, w.top_k).sum()) * batch.requests * w.layers
+
+    def _deliver(self, rank: _Rank, plan: Plan, steps: int) -> None:
+        ended = rank.scheduler.advance(plan, steps)
+        for chunk in plan.prefill:
+            if chunk.is_last:
+                rank.positions[chunk.request_id] = chunk.start + chunk.length
+                self._token(chunk.request_id, 1)
+        for number in plan.decode:
+            rank.positions[number] += steps
+            self._token(number, rank.positions[number] - self._open[number].input_len + 1)
+        for number in ended:
+            del rank.positions[number]
+            self._end(number)
+
+    def _token(self, number: int, known: int) -> None:
+        """A request has `known` generated tokens now; those its client has not had yet go out (none while a
+        retracted one computes again what it had)."""
+        record = self._open[number]
+        fresh = known - (record.output_tokens or 0)
+        if fresh > 0:
+            record.chunk_times_s.append(self._now)
+            record.chunk_tokens.append(fresh)
+            record.output_tokens = known
+
+    def _end(self, number: int) -> None:
+        record = self._open.pop(number)
+        record.end_s = self._now
+        record.count_source = "simulated"
+        record.finish_reason = "length"
+        self._records.append(record)
+        self._pacing.ended(self._arrivals.pop(number), self._now)
+
+    def _peaks(self) -> None:
+        tally, ranks = self._tally, self._ranks
+        tally.peak_running = max(tally.peak_running, sum(rank.scheduler.num_running for rank in ranks))
+        tally.device_bytes = max(tally.device_bytes, sum(rank.scheduler.admission.device_bytes for rank in ranks))
+        tally.host_bytes = max(tally.host_bytes, sum(rank.scheduler.admission.host_bytes for rank in ranks))
+
+    def _stats(self) -> ServerStats:
+        t, record = self._tally, self._costs.work.record_bytes
+        return ServerStats(
+            prefill_tokens=t.prefill_tokens,
+            decode_tokens=t.decode_tokens,
+            prefill_seconds=t.prefill_s,
+            decode_seconds=t.decode_s,
+            decode_steps=t.decode_steps,
+            retractions=t.retractions,
+            lookups=round(t.lookups) if self._selects else None,
+            misses=round(t.misses) if self._selects else None,
+            h2d_bytes=round(t.misses * record),
+            exposed_io_seconds=t.exposed_s,
+            peak_running=t.peak_running,
+            device_kv_bytes=t.device_bytes,
+            host_kv_bytes=t.host_bytes,
+        )
