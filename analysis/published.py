@@ -14,6 +14,11 @@ COLUMNS = (
 
 def rows(figure: str, *, paper: str = "hisparse") -> pd.DataFrame:
     """The published rows of one figure or section, such as `fig8`; all columns as text."""
+    found = table()
+    return found[(found["paper"] == paper) & (found["figure"] == figure)].reset_index(drop=True)
+
+
+def table() -> pd.DataFrame:
+    """All published rows; all columns as text."""
     with resources.files("analysis").joinpath("published.csv").open(encoding="utf-8") as file:
-        table = pd.read_csv(file, dtype=str, keep_default_na=False)
-    return table[(table["paper"] == paper) & (table["figure"] == figure)].reset_index(drop=True)
+        return pd.read_csv(file, dtype=str, keep_default_na=False)
