@@ -29,7 +29,7 @@ from harness.simulation.work import work_of
 from harness.units import show_bytes
 from harness.validate import ConfigError, top_k
 
-SLOTS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # B in multiples of k
+SLOTS = (1.0, 1.5, 2.0, 3.0, 4.0)  # B in multiples of k
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288)
 WINS = 1.02  # times full KV's best throughput
 _SHORT = {"input_len": "workload.input_len", "output_len": "workload.output_len"}

@@ -130,6 +130,10 @@ class FullOutput(Admission):
     Full KV reserves a request's context, HiSparse B slots a layer and the context in the host pool.
     """
 
+    def grow(self, request_id: int, positions: int) -> bool:
+        """All at once, on entry: later steps find their room reserved."""
+        return super().grow(request_id, self._held[request_id].total)
+
     def _need(self, positions: int, total: int) -> tuple[int, int]:
         need = self._footprint.request(total)
         return need.device, need.host

@@ -10,8 +10,7 @@ from harness.engine.footprint import Footprint, KVBytes
 from harness.records import RequestRecord
 from harness.schema import Config
 from harness.simulation.costs import StepCosts
-from harness.simulation.pacing import ClosedLoop
-from harness.simulation.point import Asked, simulate
+from harness.simulation.load import closed_loop
 from harness.simulation.pools import capacity, make_pools, record_bytes_per_token, state_bytes_per_token
 
 BURSTS = 2  # requests per worker: the first ones come all at once, the second ones as slots become free
@@ -35,8 +34,7 @@ class Outcome:
 def outcome(config: Config, concurrency: int, costs: StepCosts | None = None) -> Outcome:
     """A closed loop of the config's workload with BURSTS requests a worker; means over requests."""
     work, count = config.workload, BURSTS * concurrency
-    asked = [Asked(work.input_len, work.output_len)] * count
-    point = simulate(config, asked, ClosedLoop(count, concurrency), costs=costs)
+    point = closed_loop(config, concurrency, count, costs)
     ends = max(r.chunk_times_s[-1] for r in point.requests)
     ttft = sum(r.chunk_times_s[0] - r.scheduled_s for r in point.requests) / count
     running = point.stats.peak_running or 0

@@ -93,12 +93,12 @@ class StepCosts:
     def prefill(self, ranks: Sequence[RankChunks]) -> float:
         """Seconds of a step's prompt chunks."""
         w = self.work
-        own = max((self._own_prefill(rank) for rank in ranks), default=0.0)
+        own = max((self._own_prefill(rank) for rank in set(ranks)), default=0.0)
         tokens = sum(length for rank in ranks for _, length, _ in rank.chunks)
         compute = (own + tokens * w.spread_flops / self._weight_flops) / self._prefill_efficiency
         if not self._offload.system.offloads or self._offload.system is OffloadSystem.no_io_oracle:
             return compute
-        streamed, at_end = (max((f(rank) for rank in ranks), default=0.0) for f in (self._streamed, self._at_end))
+        streamed, at_end = (max((f(rank) for rank in set(ranks)), default=0.0) for f in (self._streamed, self._at_end))
         return max(compute, streamed) + at_end
 
     def decode(self, ranks: Sequence[RankBatch], steps: int) -> DecodeTerms:

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.loadgen.metrics import Measures, measure
 from harness.records import RequestRecord, ServerStats
 from harness.schema import Config
 from harness.simulation.costs import StepCosts
 from harness.simulation.pacing import ClosedLoop
-from harness.simulation.point import Asked, simulate
+from harness.simulation.point import Asked, SimulatedPoint, simulate
 
 
 def simulate_point(
-    config: Config, concurrency: int, num_requests: int, costs: StepCosts | None = None
+    config: Config, concurrency: int, num_requests: int
 ) -> tuple[list[RequestRecord], Measures, ServerStats]:
     """A closed loop of `workload`'s lengths: requests, the load generator's measures of them, the server's counters.
 
     Raises ConfigError where the platform lacks a number.
     """
-    work = config.workload
-    asked = [Asked(work.input_len, work.output_len)] * num_requests
-    pacing = ClosedLoop(num_requests, concurrency, config.load.stagger_s)
-    point = simulate(config, asked, pacing, costs=costs)
+    point = closed_loop(config, concurrency, num_requests)
     return point.requests, measure(point.requests), point.stats
+
+
+def closed_loop(
+    config: Config, concurrency: int, num_requests: int, costs: StepCosts | None = None, *, mirror: bool = True
+) -> SimulatedPoint:
+    """Requests of the workload's one length by `concurrency` workers.
+
+    Ranks that get the same number of equal requests do the same at the same time; one then stands for all (`mirror`).
+    """
+    asked, ranks = Asked(config.workload.input_len, config.workload.output_len), config.engine.data_parallel or 1
+    stagger_s = config.load.stagger_s
+    if not mirror or ranks == 1 or stagger_s or concurrency % ranks or num_requests % ranks:
+        pacing = ClosedLoop(num_requests, concurrency, stagger_s)
+        return simulate(config, [asked] * num_requests, pacing, costs=costs)
+    one = num_requests // ranks
+    point = simulate(config, [asked] * one, ClosedLoop(one, concurrency // ranks), mirrored=True, costs=costs)
+    requests = [_copy(record, ranks, rank) for record in point.requests for rank in range(ranks)]
+    return replace(point, requests=requests)
+
+
+def _copy(record: RequestRecord, ranks: int, rank: int) -> RequestRecord:
+    """The same request on another rank, which got its own in turn."""
+    number = int(record.request_id.rpartition("-")[2]) * ranks + rank
+    return replace(
+        record,
+        request_id=f"request-{number:05d}",
+        prompt_sha=f"simulated-{number}",
+        worker=record.worker * ranks + rank,
+    )

@@ -26,6 +26,8 @@ class MissTable:
         """rates: (B/k, context/k) -> misses over selected records. A point without a rate has B >= context: none."""
         self._slots = np.array(sorted({slots for slots, _ in rates}))
         self._contexts = np.array(sorted({context for _, context in rates}))
+        self._log_contexts = np.log(self._contexts)
+        self._cached: dict[float, Floats] = {}
         self._rates = np.array([[rates.get((s, c), 0.0) for c in self._contexts] for s in self._slots])
 
     def covers(self, top_k: int, slots: int, context: float) -> bool:
@@ -34,11 +36,17 @@ class MissTable:
 
     def rate(self, top_k: int, slots: int, contexts: Floats) -> Floats:
         """float64 like `contexts` (records, prompt and output so far): 0 wherever all records have a slot."""
-        s, ds = _place(self._slots, np.array([slots / top_k]))
-        c, dc = _place(self._contexts, np.maximum(contexts, 1.0) / top_k)
-        below = self._rates[s[0], c] * (1 - dc) + self._rates[s[0], c + 1] * dc
-        above = self._rates[s[0] + 1, c] * (1 - dc) + self._rates[s[0] + 1, c + 1] * dc
-        return np.where(contexts <= slots, 0.0, below * (1 - ds[0]) + above * ds[0])
+        rates = np.interp(
+            np.log(np.maximum(contexts, 1.0) / top_k), self._log_contexts, self._over_contexts(slots / top_k)
+        )
+        return np.where(contexts <= slots, 0.0, rates)
+
+    def _over_contexts(self, ratio: float) -> Floats:
+        """Rates at the contexts of the grid, for one B/k."""
+        if ratio not in self._cached:
+            log_slots = np.log(self._slots)
+            self._cached[ratio] = np.array([np.interp(np.log(ratio), log_slots, column) for column in self._rates.T])
+        return self._cached[ratio]
 
 
 @functools.cache
@@ -60,11 +68,3 @@ def provenance() -> str:
     """The head of the file: what was replayed, how, and how near it comes to published rates."""
     text = resources.files("harness.simulation").joinpath(_FILE).read_text(encoding="utf-8")
     return "\n".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))
-
-
-def _place(grid: Floats, values: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Index of the grid point at or below each value, at most the last but one, and how far (0 to 1) it lies beyond,
-    in logarithms."""
-    bounded = np.clip(values, grid[0], grid[-1])
-    at = np.clip(np.searchsorted(grid, bounded, side="right") - 1, 0, len(grid) - 2)
-    return at, np.log(bounded / grid[at]) / np.log(grid[at + 1] / grid[at])

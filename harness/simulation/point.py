@@ -65,23 +65,33 @@ class _Rank:
 
 
 def simulate(
-    config: Config, asked: Sequence[Asked], pacing: Pacing, *, jump: bool = True, costs: StepCosts | None = None
+    config: Config,
+    asked: Sequence[Asked],
+    pacing: Pacing,
+    *,
+    jump: bool = True,
+    mirrored: bool = False,
+    costs: StepCosts | None = None,
 ) -> SimulatedPoint:
     """Run a completed simulated config in virtual time.
 
     asked: the point's requests; `pacing` gives their numbers. jump=False takes every step by itself, for tests.
+    mirrored: the load is that of one rank, and all ranks do the same; counters are the node's, requests one rank's.
     Raises ConfigError where the platform lacks a number, ValueError for a request that never fits.
     """
-    return _Simulation(config, asked, pacing, jump, costs or StepCosts(config)).run()
+    return _Simulation(config, asked, pacing, jump, mirrored, costs or StepCosts(config)).run()
 
 
 class _Simulation:
-    def __init__(self, config: Config, asked: Sequence[Asked], pacing: Pacing, jump: bool, costs: StepCosts):
-        engine = config.engine
+    def __init__(
+        self, config: Config, asked: Sequence[Asked], pacing: Pacing, jump: bool, mirrored: bool, costs: StepCosts
+    ):
+        engine, ranks = config.engine, config.engine.data_parallel or 1
+        self._copies = ranks if mirrored else 1
         self._asked, self._pacing, self._jump, self._costs = asked, pacing, jump, costs
         self._ranks = [
             _Rank(Scheduler(make_pools(config), engine.max_running_requests, engine.prefill_chunk_tokens))
-            for _ in range(engine.data_parallel or 1)
+            for _ in range(1 if mirrored else ranks)
         ]
         self._arrivals: dict[int, Arrival] = {}
         self._records: list[RequestRecord] = []
@@ -131,7 +141,7 @@ class _Simulation:
     def _retract(self, rank: _Rank, plan: Plan) -> None:
         for number in plan.retracted:
             rank.positions.pop(number, None)
-        self._tally.retractions += len(plan.retracted)
+        self._tally.retractions += len(plan.retracted) * self._copies
 
     def _step(self, plans: list[Plan]) -> None:
         """One step of every rank, or as many as certainly repeat before anything else happens."""
@@ -152,9 +162,9 @@ class _Simulation:
     def _prefill(self, plans: list[Plan]) -> float:
         if not any(plan.prefill for plan in plans):
             return 0.0
-        self._tally.prefill_tokens += sum(chunk.length for plan in plans for chunk in plan.prefill)
+        self._tally.prefill_tokens += sum(chunk.length for plan in plans for chunk in plan.prefill) * self._copies
         chunks = [RankChunks(tuple((c.start, c.length, c.is_last) for c in plan.prefill)) for plan in plans]
-        return self._costs.prefill(chunks)
+        return self._costs.prefill(chunks * self._copies)
 
     def _decode(self, plans: list[Plan], steps: int, prefill_s: float) -> np.ndarray:
         """When each step ends, float64; cut at the first one that ends at or after the next arrival."""
@@ -165,6 +175,7 @@ class _Simulation:
             RankBatch(len(plan.decode), sum(rank.positions[n] for n in plan.decode))
             for rank, plan in zip(self._ranks, plans, strict=True)
         ]
+        batches *= self._copies
         terms = self._costs.decode(batches, steps)
         took = terms.total
         times = np.cumsum(np.concatenate([[begin], took]))[1:]
@@ -182,12 +193,14 @@ class _Simulation:
         tally.decode_s += float(took.sum())
         tally.exposed_s += float(exposed.sum())
         tally.misses += float(misses.sum())
-        if self._selects:
-            grown = np.arange(1, steps + 1)
-            for batch in batches:
-                if batch.requests:
-                    records = (batch.positions / batch.requests + grown) / w.tokens_per_record
-                    tally.lookups += float(np.minimum(records, w.top_k).sum()) * batch.requests * w.layers
+        if not self._selects:
+            return
+        grown = np.arange(1, steps + 1)
+        for batch in set(batches):
+            if batch.requests:
+                records = (batch.positions / batch.requests + grown) / w.tokens_per_record
+                looked_up = float(np.minimum(records, w.top_k).sum()) * batch.requests * w.layers
+                tally.lookups += looked_up * batches.count(batch)
 
     def _deliver(self, rank: _Rank, plan: Plan, steps: int) -> None:
         ended = rank.scheduler.advance(plan, steps)
@@ -221,10 +234,11 @@ class _Simulation:
         self._pacing.ended(self._arrivals.pop(number), self._now)
 
     def _peaks(self) -> None:
-        tally, ranks = self._tally, self._ranks
-        tally.peak_running = max(tally.peak_running, sum(rank.scheduler.num_running for rank in ranks))
-        tally.device_bytes = max(tally.device_bytes, sum(rank.scheduler.admission.device_bytes for rank in ranks))
-        tally.host_bytes = max(tally.host_bytes, sum(rank.scheduler.admission.host_bytes for rank in ranks))
+        tally, rules = self._tally, [rank.scheduler.admission for rank in self._ranks]
+        running = sum(rank.scheduler.num_running for rank in self._ranks) * self._copies
+        tally.peak_running = max(tally.peak_running, running)
+        tally.device_bytes = max(tally.device_bytes, sum(rule.device_bytes for rule in rules) * self._copies)
+        tally.host_bytes = max(tally.host_bytes, sum(rule.host_bytes for rule in rules) * self._copies)
 
     def _stats(self) -> ServerStats:
         t, record = self._tally, self._costs.work.record_bytes

@@ -14,7 +14,7 @@ from harness.loadgen.metrics import measure
 from harness.records import RequestRecord
 from harness.schema import AdmissionRule, Config, Prefetch
 from harness.simulation.costs import StepCosts
-from harness.simulation.load import simulate_point
+from harness.simulation.load import closed_loop, simulate_point
 from harness.simulation.misses import MissTable
 from harness.simulation.pacing import ClosedLoop, GivenTimes, Pacing
 from harness.simulation.point import Asked, SimulatedPoint, simulate
@@ -109,6 +109,20 @@ def test_more_fetching_never_helps() -> None:
         ]
         assert tpot == sorted(tpot)
         assert tpot[-1] > 2 * tpot[0]
+
+
+@given(st.sampled_from(SYSTEMS), st.integers(1, 5), st.integers(1, 4), st.integers(1, 30000), st.integers(1, 60))
+@settings(max_examples=25, deadline=None)
+def test_one_rank_stands_for_all(system: str, workers: int, rounds: int, input_len: int, output_len: int) -> None:
+    config = copy.deepcopy(CELLS[system])
+    config.workload.input_len, config.workload.output_len = input_len, output_len
+    one, all_ranks = (closed_loop(config, 8 * workers, 8 * workers * rounds, mirror=mirror) for mirror in (True, False))
+    assert one.stats == all_ranks.stats
+
+    def by_id(point: SimulatedPoint) -> dict[str, RequestRecord]:
+        return {r.request_id: r for r in point.requests}
+
+    assert by_id(one) == by_id(all_ranks)
 
 
 @given(asked=ASKED, rule=st.sampled_from(list(AdmissionRule)))

@@ -78,7 +78,7 @@ def test_admission_equals_counting_from_scratch(lengths: list[tuple[int, int]], 
         assert rule.reserve(number, prompt, output) == fits
         if fits:
             held[number] = (prompt, output, False)
-        for other in [n for n in leaves if n in held and n % 3 == number % 3]:
+        for other in {n for n in leaves if n in held and n % 3 == number % 3}:
             if held[other][2]:
                 rule.release(other)
                 del held[other]
