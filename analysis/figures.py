@@ -20,10 +20,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from analysis import annotate, labels, legend
+from analysis import annotate, labels, legend, marks
 from analysis.canvas import NUMBERS, STYLE
 from analysis.frame import Group
 
+SIMULATED = "simulated"  # an engine whose figures must say so on their face
 _DODGE = 0.8  # points sideways between lines of the running panel
 _MOST_DODGE = 1.6  # points from the true place, a third of a marker
 
@@ -58,6 +59,7 @@ def draw_throughput(axes: Axes, group: Group) -> None:
             )
     for i in range(len(group.series)):
         _line(axes, group, i, "concurrency", "output_throughput")
+    marks.over_concurrency(axes, group, "output_throughput")
     _concurrency_axis(axes, group)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("Output throughput (tokens/s)")
@@ -137,6 +139,8 @@ def build(group: Group, panels: Sequence[Panel]) -> Figure:
             sns.despine(ax=axes)
             if len(panels) > 1:
                 axes.set_title(f"({'abcd'[i]}) {panel.title}", loc="left", fontsize="medium")
+        if group.key["engine"] == SIMULATED:
+            figure.suptitle(f"simulated: {group.key['model']} on {group.key['platform']}", fontsize="medium")
         legend.add(figure, grid[: len(panels)], columns, group)
         figure.draw_without_rendering()  # settles the layout, which label placement needs
         for axes, panel in zip(grid, panels, strict=False):
@@ -151,6 +155,7 @@ def _draw_latency(axes: Axes, group: Group, measure: str, words: str, log: bool 
     unit, divisor = labels.time_unit(high)
     for i in range(len(group.series)):
         _line(axes, group, i, "output_throughput", measure)
+    marks.over_throughput(axes, group, measure)
     axes.margins(0.1)
     axes.set_xlim(left=0)
     if log:

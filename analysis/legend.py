@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -21,6 +22,8 @@ DECODE_LOOK = {
 }
 IDEAL = "ideal"
 IDEAL_LOOK = {"color": "#222222", "linestyle": (0, (2.5, 2.5)), "linewidth": 0.7}
+PUBLISHED = "published"
+PUBLISHED_LOOK: dict[str, Any] = {"marker": "*", "markersize": 8.0, "linestyle": "none", "markeredgecolor": "#222222"}
 _MOST_LINES = 5
 _MOST_OF_ONE_SYSTEM = 3
 
@@ -43,6 +46,8 @@ def add(figure: Figure, grid: Sequence[Axes], columns: int, group: Group) -> Non
         entries["hollow, dashed: decode steps only"] = Line2D([], [], **DECODE_LOOK, **grey)
     elif "output_throughput" in gids and not draws_decode_only(group) and group.points[DECODE_ONLY].notna().any():
         entries["decode steps only: in the table"] = Line2D([], [], linestyle="none")
+    if PUBLISHED in gids:
+        entries["star: published"] = Line2D([], [], color="#777777", **PUBLISHED_LOOK)
     if IDEAL in gids:
         entries["every request in flight runs"] = Line2D([], [], **IDEAL_LOOK)
     fit = 3 if columns > 1 and max(map(len, entries)) <= 34 else 2

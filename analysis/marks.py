@@ -1,0 +1,69 @@
+"""Published values as stars in the figures: where a paper ran the group's model, platform and input length.
+
+A star over concurrency lies at the paper's concurrency, or at ours of the best throughput for a published peak. In the
+latency panels, whose other axis is throughput, it lies at our throughput at the paper's concurrency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from analysis import legend, published
+from analysis.comparison import MODELS, PLATFORMS
+from analysis.frame import Group
+
+_METRICS = {"output_throughput": "throughput", "mean_ttft_ms": "mean_ttft", "mean_tpot_ms": "mean_tpot"}
+_MS = {"s": 1e3, "ms": 1.0, "tok/s": 1.0}
+
+
+def over_concurrency(axes: Axes, group: Group, measure: str) -> None:
+    """Stars of a measure against concurrency."""
+    for index, concurrency, value in _found(group, measure):
+        line = group.line(index, measure)
+        at = concurrency if concurrency is not None else _best(line)
+        _star(axes, group, index, at, value)
+
+
+def over_throughput(axes: Axes, group: Group, measure: str) -> None:
+    """Stars of a latency against our throughput at the same concurrency."""
+    for index, concurrency, value in _found(group, measure):
+        line = group.line(index, "output_throughput", measure)
+        ours = line[line["concurrency"] == concurrency]["output_throughput"]
+        _star(axes, group, index, float(ours.iloc[0]) if len(ours) else None, value)
+
+
+def _star(axes: Axes, group: Group, index: int, x: float | None, y: float) -> None:
+    if x is not None:
+        axes.plot(
+            [x],
+            [y],
+            color=group.series[index].colour,
+            zorder=6,
+            gid=f"{legend.PUBLISHED}:{y:g}",
+            **legend.PUBLISHED_LOOK,
+        )
+
+
+def _best(line: Any) -> float | None:
+    return float(line.loc[line["output_throughput"].idxmax(), "concurrency"]) if len(line) else None
+
+
+def _found(group: Group, measure: str) -> Iterator[tuple[int, int | None, float]]:
+    """(series, concurrency or None for a peak, value in our unit); a paper's `hisparse` is our `hisparse_sync`."""
+    table = published.table()
+    table = table[
+        (table["metric"] == _METRICS[measure])
+        & (table["model"].map(MODELS) == group.key["model"])
+        & (table["platform"].map(PLATFORMS) == group.key["platform"])
+        & (table["input_len"] == str(group.key["input_len"]))
+    ]
+    for row in table.to_dict("records"):
+        system = "hisparse_sync" if row["system"] == "hisparse" else row["system"]
+        concurrency = int(row["concurrency"]) if row["concurrency"].isdigit() else None
+        for index, series in enumerate(group.series):
+            if series.system == system:
+                yield index, concurrency, float(row["value"]) * _MS[row["unit"]]
+                break

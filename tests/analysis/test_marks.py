@@ -1,0 +1,51 @@
+"""Stars: the published values, in our units, at the right places, and only where the paper ran the same thing."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analysis import labels, marks
+from analysis.frame import Group, Series
+
+KEY = {"model": "glm52", "platform": "h200x8", "input_len": 32768}
+
+
+def _group(**key: object) -> Group:
+    style = labels.style_of("full_kv")
+    series = [Series("full_kv", None, "", True, "cell", "Full KV", "Full KV", style.colour, style.marker)]
+    points = pd.DataFrame(
+        {
+            "series": 0,
+            "concurrency": [8, 16, 32],
+            "output_throughput": [300.0, 650.0, 640.0],
+            "mean_ttft_ms": [1e4, 2e4, 9e4],
+            "mean_tpot_ms": [24.0, 28.0, 31.0],
+        }
+    )
+    return Group(key=KEY | key, slug="", rows=points, series=series, points=points)
+
+
+def _stars(axes: object) -> dict[float, float]:
+    lines = axes.get_lines()  # type: ignore[attr-defined]
+    return {float(line.get_xdata()[0]): float(line.get_ydata()[0]) for line in lines}
+
+
+def test_a_peak_lies_at_our_best_concurrency() -> None:
+    axes = Figure().subplots()
+    marks.over_concurrency(axes, _group(), "output_throughput")
+    assert _stars(axes) == {16.0: 618.0}
+
+
+def test_latencies_lie_at_our_throughput_in_milliseconds() -> None:
+    axes = Figure().subplots()
+    marks.over_throughput(axes, _group(), "mean_ttft_ms")
+    assert _stars(axes) == pytest.approx({300.0: 10700.0, 650.0: 16000.0, 640.0: 91000.0})  # 64 we did not run
+
+
+@pytest.mark.parametrize("other", [{"model": "glm_tiny"}, {"platform": "cpu"}, {"input_len": 1024}])
+def test_other_runs_get_none(other: dict[str, object]) -> None:
+    axes = Figure().subplots()
+    marks.over_concurrency(axes, _group(**other), "output_throughput")
+    assert _stars(axes) == {}
