@@ -65,6 +65,11 @@ def weight_bytes(config: Config) -> float:
     return config.model.weight_bytes or config.model.dtype.num_bytes
 
 
+def expert_bytes(config: Config) -> float:
+    """Bytes a parameter of the routed experts takes as it is served."""
+    return config.model.expert_weight_bytes or weight_bytes(config)
+
+
 def rank_devices(config: Config) -> float:
     """Devices of one data-parallel rank, of a completed simulated config."""
     return config.platform.num_devices / (config.engine.data_parallel or 1)
@@ -78,7 +83,7 @@ def device_weights(config: Config) -> float:
     """
     size, per, whole = model_size(config.model), weight_bytes(config), config.model.dtype.num_bytes
     attention = size.attention * per + (size.absorbed * whole if per < whole else 0)
-    all_else = (size.dense + size.routed) * per + size.embedding * whole
+    all_else = size.dense * per + size.routed * expert_bytes(config) + size.embedding * whole
     return attention / rank_devices(config) + all_else / config.platform.num_devices
 
 

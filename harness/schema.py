@@ -218,6 +218,8 @@ class ModelConfig:
     weight_bytes: float | None = None
     """Bytes a parameter of the linear layers takes as it is served (1 for FP8), for planning and simulation; null:
     those of `dtype`, which the records have in any case."""
+    expert_weight_bytes: float | None = None
+    """Likewise for routed experts where they are smaller; null: `weight_bytes`."""
     # random weights only
     embed_common: float = 0.0
     """Share of each random embedding that is one common direction: makes selections overlap from step to step."""

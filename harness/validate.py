@@ -87,6 +87,7 @@ ABOVE_ZERO = (
     "model.routed_scale",
     "model.compress_rope_theta",
     "model.weight_bytes",
+    "model.expert_weight_bytes",
     "platform.num_cpus",
     "platform.flops",
     "platform.flops_fp8",
@@ -273,7 +274,7 @@ def _complete_simulated(config: Config) -> None:
     if engine.kind is not EngineKind.simulated:
         for key in ("memory_fraction", "host_fraction", "data_parallel", "host_to_device_ratio", "staging"):
             setattr(engine, key, getattr(default, key))
-        config.model.weight_bytes = None
+        config.model.weight_bytes = config.model.expert_weight_bytes = None
         return
     for key in ("memory_fraction", "host_fraction"):
         if getattr(engine, key) > 1:

@@ -49,7 +49,7 @@ LAYERS: list[set[str]] = [
         "harness.sweep",
         "analysis",
     },
-    {"harness.__main__"},
+    {"harness.__main__", "harness.plan", "harness.plan_figure", "harness.published_lint"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

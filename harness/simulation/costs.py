@@ -12,6 +12,7 @@ the peak of its own precision, with one efficiency for all; beside it the copies
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -102,24 +103,24 @@ class StepCosts:
         return max(compute, streamed) + at_end
 
     def decode(self, ranks: Sequence[RankBatch], steps: int) -> DecodeTerms:
-        """Terms of `steps` steps during which the batches stay; contexts grow by one position a step."""
+        """Terms of `steps` steps during which the batches stay; contexts grow by one position a step.
+
+        At least one rank decodes. A rank's requests are taken at their mean context.
+        """
         w, grown = self.work, np.arange(1, steps + 1, dtype=np.float64)
         tokens = sum(rank.requests for rank in ranks)
         most = max(rank.requests for rank in ranks)
         read = w.rank_weight_bytes + w.expert_weight_bytes * self._coverage(tokens)
         computed = (most * w.rank_flops + tokens * w.spread_flops) / self._weight_flops
         weights = max(read / self._bandwidth, computed)
-        attention, indexer = np.zeros(steps), np.zeros(steps)
-        fetched, all_misses = np.zeros(steps), np.zeros(steps)
-        for rank in set(ranks):
-            if not rank.requests:
-                continue
-            positions = rank.positions + grown * rank.requests
-            attention = np.maximum(attention, self._attend(rank.requests, positions))
-            indexer = np.maximum(indexer, self._index(positions))
-            missed = self._missed(rank.requests, positions)
-            all_misses += missed * w.layers * sum(other == rank for other in ranks)
-            fetched = np.maximum(fetched, self._fetch_layer(rank.requests, missed))
+        alike = Counter(rank for rank in ranks if rank.requests)  # ranks that hold the same do the same
+        requests = np.array([[float(rank.requests)] for rank in alike])
+        positions = np.array([[float(rank.positions)] for rank in alike]) + grown * requests
+        missed = self._missed(requests, positions)
+        attention = self._attend(requests, positions).max(axis=0)
+        indexer = self._index(positions).max(axis=0)
+        fetched = self._fetch_layer(requests, missed).max(axis=0)
+        all_misses = (missed * np.array([[float(count)] for count in alike.values()])).sum(axis=0) * w.layers
         fixed = np.full(steps, self._layers * self._layer_s)
         per_request = np.full(steps, most * self._request_s)
         terms = DecodeTerms(
@@ -127,8 +128,9 @@ class StepCosts:
         )
         return self._with_io(terms, fetched, most)
 
-    def _attend(self, requests: int, positions: Floats) -> Floats:
-        """Attention of a rank's requests, selected records and what csa attends to beside them."""
+    def _attend(self, requests: Floats, positions: Floats) -> Floats:
+        """Attention of a rank's requests (float64 [ranks, 1], positions [ranks, steps]): selected records, and what csa
+        attends to beside them."""
         w = self.work
         records = positions / requests / w.tokens_per_record
         selected = np.minimum(records, w.top_k)
@@ -140,7 +142,7 @@ class StepCosts:
         w = self.work
         return np.maximum(positions * w.index_flops / self._index_flops, positions * w.state_bytes / self._bandwidth)
 
-    def _missed(self, requests: int, positions: Floats) -> Floats:
+    def _missed(self, requests: Floats, positions: Floats) -> Floats:
         """Records a rank fetches in one layer, if every layer fetches its own."""
         w, system = self.work, self._offload.system
         if not system.offloads:
@@ -152,11 +154,11 @@ class StepCosts:
         assert self._offload.cache_slots is not None
         return requests * selected * self._table.rate(w.top_k, self._offload.cache_slots, records)
 
-    def _fetch_layer(self, requests: int, missed: Floats) -> Floats:
+    def _fetch_layer(self, requests: Floats, missed: Floats) -> Floats:
         """Seconds to fetch one layer's misses: by one worker a request, within the link."""
         if self._offload.system is OffloadSystem.no_io_oracle or not self._offload.system.offloads:
             return np.zeros_like(missed)
-        return missed * self.work.record_bytes / min(self._worker * requests, self._link)
+        return missed * self.work.record_bytes / np.minimum(self._worker * requests, self._link)
 
     def _with_io(self, terms: DecodeTerms, fetch: Floats, most: int) -> DecodeTerms:
         """Adds what nothing hides. With exact prefetch a shared layer's copy runs beside the layers since its anchor,

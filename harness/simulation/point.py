@@ -7,6 +7,7 @@ first-token, per-token and end-to-end times are exact, and the gaps within a str
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -196,11 +197,10 @@ class _Simulation:
         if not self._selects:
             return
         grown = np.arange(1, steps + 1)
-        for batch in set(batches):
-            if batch.requests:
-                records = (batch.positions / batch.requests + grown) / w.tokens_per_record
-                looked_up = float(np.minimum(records, w.top_k).sum()) * batch.requests * w.layers
-                tally.lookups += looked_up * batches.count(batch)
+        for batch, count in Counter(batch for batch in batches if batch.requests).items():
+            records = (batch.positions / batch.requests + grown) / w.tokens_per_record
+            looked_up = float(np.minimum(records, w.top_k).sum()) * batch.requests * w.layers
+            tally.lookups += looked_up * count
 
     def _deliver(self, rank: _Rank, plan: Plan, steps: int) -> None:
         ended = rank.scheduler.advance(plan, steps)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.engine.footprint import Footprint
-from harness.model_sizes import model_size, rank_devices, weight_bytes
+from harness.model_sizes import expert_bytes, model_size, rank_devices, weight_bytes
 from harness.schema import Config, Family, ModelConfig, SelectorKind
 from harness.simulation.pools import state_bytes_per_token
 from harness.validate import top_k
@@ -41,7 +41,7 @@ def work_of(config: Config) -> Work:
     head = size.head * model.dtype.num_bytes
     return Work(
         rank_weight_bytes=size.attention * per / rank + (size.dense * per + head) / devices,
-        expert_weight_bytes=size.routed * per / devices,
+        expert_weight_bytes=size.routed * expert_bytes(config) / devices,
         rank_flops=2 * size.attention / rank,
         spread_flops=2 * (size.dense + size.routed * size.share_routed + size.head) / devices,
         pair_flops=_pair_flops(model) * footprint.num_layers / rank,

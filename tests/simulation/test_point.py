@@ -44,7 +44,7 @@ def _run(config: Config, asked: list[Asked], kind: str, jump: bool) -> Simulated
 
 
 @given(asked=ASKED, system=st.sampled_from(SYSTEMS), kind=st.sampled_from(["closed", "open"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 def test_jumping_is_stepping_to_the_bit(asked: list[Asked], system: str, kind: str) -> None:
     jumped, stepped = (_run(CELLS[system], asked, kind, jump) for jump in (True, False))
     slow = {r.request_id: r for r in stepped.requests}
@@ -57,7 +57,7 @@ def test_jumping_is_stepping_to_the_bit(asked: list[Asked], system: str, kind: s
 
 
 @given(asked=ASKED, system=st.sampled_from(SYSTEMS), kind=st.sampled_from(["closed", "open"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 def test_tokens_are_conserved_and_littles_law_holds(asked: list[Asked], system: str, kind: str) -> None:
     point = _run(CELLS[system], asked, kind, jump=True)
     assert _totals(point.requests) == {f"request-{n:05d}": a.output_len for n, a in enumerate(asked)}
