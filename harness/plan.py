@@ -23,7 +23,6 @@ from harness.overrides import choices
 from harness.schema import Config, OffloadSystem
 from harness.simulation import advice
 from harness.simulation.advice import Outcome
-from harness.simulation.costs import StepCosts
 from harness.simulation.misses import miss_table
 from harness.simulation.work import work_of
 from harness.units import show_bytes
@@ -96,8 +95,6 @@ def cells(asked: Asked) -> tuple[Config, Config]:
     (offload,) = load_cells([*base, "offload=hisparse_prefetch"])
     if len(full) != 1:
         raise ConfigError("the planner takes one value a key")
-    StepCosts(full[0])  # says now what the platform lacks
-    StepCosts(offload)
     work = work_of(offload)
     if work.anchors == work.layers:
         (offload,) = load_cells([*base, "offload=hisparse_sync"])

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import fields
 from operator import attrgetter
 
 from harness.model_rules import complete_selector, model_problem
-from harness.model_sizes import device_weights
 from harness.schema import (
     AdmissionRule,
     Config,
     EngineConfig,
     EngineKind,
-    Family,
     ModelConfig,
     OffloadConfig,
     OffloadSystem,
@@ -23,7 +20,8 @@ from harness.schema import (
     SelectorKind,
     WorkloadKind,
 )
-from harness.units import parse_bytes, show_bytes
+from harness.simulated_rules import AUTO, complete_simulated
+from harness.units import parse_bytes
 
 
 class ConfigError(ValueError):
@@ -112,7 +110,6 @@ ABOVE_ZERO = (
 )
 
 
-AUTO = "auto"  # a budget that a simulated platform implies
 MAX_NAME = 100  # of an experiment or a model, which become folders
 MAX_TEMPERATURE = 100.0
 
@@ -133,8 +130,7 @@ def complete(config: Config) -> Config:
     _complete_offload(config)
     _check_admission(config)
     _complete_sizes(config)
-    _check_costs(config)
-    _complete_simulated(config)
+    _refuse(complete_simulated(config))
     _check_workload(config)
     _check_offline(config)
     _check_load(config)
@@ -259,57 +255,6 @@ def _complete_sizes(config: Config) -> None:
         raise ConfigError(
             f"platform.link.latency_us={link.latency_us} needs an emulated link: set platform.link.bandwidth (2GB) too"
         )
-
-
-def _check_costs(config: Config) -> None:
-    for field in fields(config.platform.costs):
-        key, scalar = field.name, getattr(config.platform.costs, field.name)
-        if scalar.value is not None and not scalar.source:
-            raise ConfigError(f"platform.costs.{key}.source must say what fixed the value {scalar.value}")
-
-
-def _complete_simulated(config: Config) -> None:
-    """Ranks and budgets that a simulated platform implies; keys that only a simulation reads."""
-    engine, platform, default = config.engine, config.platform, EngineConfig()
-    if engine.kind is not EngineKind.simulated:
-        for key in ("memory_fraction", "host_fraction", "data_parallel", "host_to_device_ratio", "staging"):
-            setattr(engine, key, getattr(default, key))
-        config.model.weight_bytes = config.model.expert_weight_bytes = None
-        return
-    for key in ("memory_fraction", "host_fraction"):
-        if getattr(engine, key) > 1:
-            raise ConfigError(f"engine.{key}={getattr(engine, key)} is a share: choose above 0 and at most 1")
-    if not config.offload.system.offloads:
-        engine.host_to_device_ratio, engine.staging = default.host_to_device_ratio, default.staging
-    if engine.data_parallel is None:
-        engine.data_parallel = platform.num_devices
-    if platform.num_devices % engine.data_parallel:
-        raise ConfigError(
-            f"engine.data_parallel={engine.data_parallel} must divide platform.num_devices={platform.num_devices}"
-        )
-    if engine.device_kv_budget == AUTO:
-        engine.device_kv_budget = _what_weights_leave(config)
-    if engine.host_kv_budget == AUTO:
-        if platform.host_memory is None:
-            raise ConfigError(f"platform={platform.name} has no host_memory: set it, or engine.host_kv_budget")
-        engine.host_kv_budget = int(int(platform.host_memory) * engine.host_fraction / engine.data_parallel)
-
-
-def _what_weights_leave(config: Config) -> int:
-    """Bytes for one rank's KV. Its devices hold parts of GQA's records, and copies of the others', which have no
-    heads to be split by."""
-    engine, platform = config.engine, config.platform
-    if platform.device_memory is None:
-        raise ConfigError(f"platform={platform.name} has no device_memory: set it, or engine.device_kv_budget")
-    usable, weights = int(platform.device_memory) * engine.memory_fraction, device_weights(config)
-    if usable <= weights:
-        raise ConfigError(
-            f"model={config.model.name} needs {show_bytes(weights)} of weights on each of {platform.num_devices} "
-            f"devices, platform={platform.name} has {show_bytes(usable)} (engine.memory_fraction="
-            f"{engine.memory_fraction:g}): choose a platform with more"
-        )
-    copies = 1 if config.model.family is not Family.gqa else platform.num_devices // (engine.data_parallel or 1)
-    return int((usable - weights) * copies)
 
 
 def _check_workload(config: Config) -> None:

@@ -22,11 +22,8 @@ from harness.model_sizes import model_size
 from harness.schema import Config, OffloadSystem, Prefetch, Scalar, Staging
 from harness.simulation.misses import Floats, MissTable, miss_table
 from harness.simulation.work import Work, work_of
-from harness.validate import ConfigError
 
 REPLAY_BLOCKS = 4  # thread blocks that copy a recorded plan into a shared layer, whatever the batch (SGLang 0.5.23)
-NEEDED = ("layer_s", "attention_efficiency", "prefill_efficiency")
-NEEDED_TO_FETCH = ("worker_rate",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +64,9 @@ class RankChunks:
 
 
 class StepCosts:
-    """Costs of one completed, simulated config. Raises ConfigError where the platform lacks a number."""
+    """Costs of one completed, simulated config (which has all the numbers: `harness.simulated_rules`)."""
 
     def __init__(self, config: Config, misses: MissTable | None = None):
-        _check(config)
         platform, engine = config.platform, config.engine
         self.work: Work = work_of(config)
         self._table = misses or miss_table()
@@ -211,24 +207,3 @@ def _mean_below(start: int, length: int, limit: float) -> float:
 
 def _value(scalar: Scalar) -> float:
     return scalar.value or 0.0
-
-
-def _check(config: Config) -> None:
-    """Raise ConfigError naming the first number that this cell's costs need and its platform file lacks."""
-    platform = config.platform
-    for key in ("device_memory", "memory_bandwidth", "flops"):
-        if getattr(platform, key) is None:
-            raise ConfigError(_lacks(platform.name, f"platform.{key}"))
-    fetches = config.offload.system.offloads and config.offload.system is not OffloadSystem.no_io_oracle
-    for key in NEEDED + (NEEDED_TO_FETCH if fetches else ()):
-        if getattr(platform.costs, key).value is None:
-            raise ConfigError(_lacks(platform.name, f"platform.costs.{key}.value"))
-    if fetches and platform.costs.link_rate.value is None and platform.host_link is None:
-        raise ConfigError(_lacks(platform.name, "platform.host_link"))
-
-
-def _lacks(name: str, key: str) -> str:
-    return (
-        f"platform={name} has no {key}, which engine=simulated needs: set it with its source, or choose a platform "
-        "that has it (h200x8, b200x2, gh200, h100x8, a100x8)"
-    )

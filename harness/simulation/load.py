@@ -17,7 +17,7 @@ def simulate_point(
 ) -> tuple[list[RequestRecord], Measures, ServerStats]:
     """A closed loop of `workload`'s lengths: requests, the load generator's measures of them, the server's counters.
 
-    Raises ConfigError where the platform lacks a number.
+    Raises ValueError for requests that never fit.
     """
     point = closed_loop(config, concurrency, num_requests)
     return point.requests, measure(point.requests), point.stats

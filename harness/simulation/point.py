@@ -78,7 +78,7 @@ def simulate(
 
     asked: the point's requests; `pacing` gives their numbers. jump=False takes every step by itself, for tests.
     mirrored: the load is that of one rank, and all ranks do the same; counters are the node's, requests one rank's.
-    Raises ConfigError where the platform lacks a number, ValueError for a request that never fits.
+    Raises ValueError for a request that never fits.
     """
     return _Simulation(config, asked, pacing, jump, mirrored, costs or StepCosts(config)).run()
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 
 from harness.config import load_cells
-from harness.schema import Config
 from harness.simulation.costs import RankBatch, RankChunks, StepCosts
 from harness.simulation.misses import miss_table, provenance
 from harness.validate import ConfigError
@@ -90,7 +87,5 @@ def test_a_rank_cut_in_chunks_takes_what_it_took_whole() -> None:
 
 @pytest.mark.parametrize("key", ["layer_s", "attention_efficiency", "prefill_efficiency", "worker_rate"])
 def test_a_scalar_that_is_missing_is_named(key: str) -> None:
-    config: Config = copy.deepcopy(CELLS["hisparse_sync"])
-    getattr(config.platform.costs, key).value = None
     with pytest.raises(ConfigError, match=rf"platform=h200x8 has no platform.costs.{key}.value"):
-        StepCosts(config)
+        load_cells(["experiment=fig8", "offload=hisparse_sync", f"platform.costs.{key}.value=null"])
