@@ -122,6 +122,7 @@ def report(full: Config, offload: Config, asked: Asked, say: Console) -> None:
     baseline = advice.best(base, asked.ttft_s, asked.tpot_s) or advice.best(base, None, None)
     say.print(_outcome_table(chosen, baseline))
     _host(chosen, say)
+    _same_concurrency(full, chosen, say)
     _crossover(full, chosen.config, say)
     _sensitivity(chosen, say)
     _trust(chosen, say)
@@ -166,6 +167,24 @@ def _host(chosen: Outcome, say: Console) -> None:
         f"{show_bytes(int(chosen.config.engine.host_kv_budget) * ranks)} at most; SGLang's host_to_device_ratio: "
         f"{ratio:g} (lets in {count:,} once prompts are staged layer by layer)"
     )
+
+
+def _same_concurrency(full: Config, chosen: Outcome, say: Console) -> None:
+    """Throughput against full KV's at the same concurrency, up to twice what full KV holds: below it, HiSparse pays
+    for its misses and gains nothing."""
+    holds, ratios = advice.fits(full), []
+    if not holds:
+        say.print("full KV cannot hold even one such request")
+        return
+    concurrency = min(full.engine.data_parallel or 1, holds)
+    while concurrency <= min(2 * holds, max(chosen.running, holds)):
+        rates = [advice.outcome(config, concurrency).throughput for config in (full, chosen.config)]
+        ratios.append((concurrency, rates[1] / rates[0]))
+        concurrency *= 2
+    shown = ", ".join(f"{ratio:.2f}x at {c}" for c, ratio in ratios)
+    first = next((c for c, ratio in ratios if ratio > WINS), None)
+    verdict = f"wins from {first} on" if first else "does not win while full KV can hold the load"
+    say.print(f"at the same concurrency HiSparse {verdict}: {shown} (full KV holds {holds})")
 
 
 def _crossover(full: Config, offload: Config, say: Console) -> None:

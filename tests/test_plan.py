@@ -17,7 +17,16 @@ def test_a_plan_has_its_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path
     figure = tmp_path / "b.png"
     assert plan.main([*SHORT, "slo.ttft_s=60", "slo.tpot_ms=200", "--sweep", "B", "--out", str(figure)]) == 0
     said = capsys.readouterr().out
-    parts = ("simulated", "indexer keys", "host_to_device_ratio", "full KV", "TTFT", "TPOT", "HiSparse wins at")
+    parts = (
+        "simulated",
+        "indexer keys",
+        "host_to_device_ratio",
+        "full KV",
+        "TTFT",
+        "TPOT",
+        "HiSparse wins at",
+        "at the same concurrency",
+    )
     for part in (*parts, "no_io_oracle mean_tpot at 8 = 24.1 ms", "python -m harness experiment=plan"):
         assert part in said
     assert figure.stat().st_size > 10_000
