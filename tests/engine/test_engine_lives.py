@@ -33,16 +33,6 @@ def config_of(model: str, system: str, rule: str, *more: str) -> Config:
     return cell_of(model, system, *base, *ratio, f"engine.admission={rule}", *more)
 
 
-def pump(engine: Engine) -> bool:
-    """What the engine's thread does between two waits; False when there is nothing to do."""
-    if not (engine._inbox or engine._live):
-        return False
-    work = engine._next_work()
-    assert work is not None
-    work()
-    return True
-
-
 def prompt_of(seed: int) -> list[int]:
     rng = random.Random(seed)
     return [rng.randrange(VOCAB) for _ in range(LENGTHS[seed % len(LENGTHS)][0])]
@@ -58,7 +48,7 @@ def undisturbed(model: str, seed: int) -> tuple[int, ...]:
         tokens.extend(event.token for event in events)
 
     engine.submit(Submission(prompt=prompt_of(seed), max_new_tokens=new_tokens, deliver=deliver, ignore_eos=True))
-    while pump(engine):
+    while engine.run_once():
         pass
     assert len(tokens) == new_tokens
     return tuple(tokens)  # type: ignore[arg-type]
@@ -134,7 +124,7 @@ class World:
             self.engine._inbox.popleft()()
 
     def step(self) -> None:
-        if pump(self.engine):
+        if self.engine.run_once():
             self.check_bookkeeping()
 
     def check_bookkeeping(self) -> None:
