@@ -61,6 +61,10 @@ class Residents:
     [
         ("dsa", COMING_AND_GOING, 300),
         ("quest", COMING_AND_GOING[:5], 100),
+        ("shared_moe", COMING_AND_GOING[:5], 100),
+        ("nsa", COMING_AND_GOING, 300),
+        ("exact_mla", COMING_AND_GOING[:5], 100),
+        ("exact_gqa", COMING_AND_GOING[:5], 100),
         ("dense_mla", BRIEFLY, 35),
         ("dense_gqa", BRIEFLY, 35),
     ],
