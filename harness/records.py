@@ -151,7 +151,13 @@ KERNEL_MEASURES = (  # of one call of resolve for one layer and the whole batch 
     "floor_us",  # reading the selection once and plain copies of the missing bytes, on the same device
     "reference_us",  # the torch reference of resolve
 )
-MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES
+QUALITY_MEASURES = (  # of a text's own next tokens, given all before them (engine=quality)
+    "perplexity",
+    "dense_perplexity",  # of the same tokens with full attention
+    "agreement",  # share of tokens for which the likeliest next one is full attention's too, 0 to 1
+    "scored_tokens",
+)
+MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES + QUALITY_MEASURES
 
 
 @dataclass(kw_only=True, slots=True)

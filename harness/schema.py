@@ -106,6 +106,7 @@ class AdmissionRule(Enum):
 class EngineKind(Enum):
     native = "native"
     kernels = "kernels"
+    quality = "quality"
 
     @property
     def serves(self) -> bool:
