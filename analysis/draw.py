@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Group as Renderables
 from rich.console import RenderableType
 
-from analysis import agreement, figures, report, settings, tables
+from analysis import agreement, context, figures, report, settings, tables
 from analysis.frame import Group, load
 
 
@@ -39,8 +39,16 @@ def draw(experiment_dir: Path | str, out: Path | str | None = None) -> Drawn:
         written += paths
         sections.append(report.section(experiment, group, agreed, pictures))
         summaries.append(tables.render(group, agreed, settings.budget(experiment, group)))
+    lengths = context.families(experiment.groups)
+    across: list[report.Picture] = []
+    if lengths:
+        figure = context.build(lengths)
+        written += figures.save(figure, out / "context")
+        across.append(report.context_picture(lengths, figure))
+        summaries += [tables.fitted(context.table(family)) for family in lengths]
     page = out / "report.html"
-    page.write_text(report.render(experiment, sections), encoding="utf-8")
+    by_length = [context.table(family) for family in lengths]
+    page.write_text(report.render(experiment, sections, across, by_length), encoding="utf-8")
     return Drawn(written, page, Renderables(*summaries))
 
 

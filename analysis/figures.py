@@ -1,7 +1,8 @@
 """The panels of the paper's figures 1, 4 and 8, one line per offload system, as PDF and PNG.
 
 (a) output throughput against concurrency, (b) mean TTFT and (c) mean TPOT against output throughput, and
-(d) how many requests ran at once, which shows why a line of (a) is flat. Figures are built without pyplot:
+(d) how many requests ran at once, which shows why a line of (a) is flat; where there is prefetch, (e) how long a token
+waited for IO. Figures are built without pyplot:
 no global state, no backend choice, no display.
 """
 
@@ -22,13 +23,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from analysis import annotate, labels, legend
+from analysis import annotate, hidden_io, labels, legend
 from analysis.frame import Group
 
 _DODGE = 0.8  # points sideways between lines of the running panel
 _MOST_DODGE = 1.6  # points from the true place, a third of a marker
 _NUMBERS = FuncFormatter(lambda value, _: f"{value:,g}")
-_STYLE = {
+STYLE = {
     **sns.axes_style("ticks"),
     **sns.plotting_context("paper", font_scale=0.95),
     "font.family": "DejaVu Sans",  # ships with matplotlib: the same figure everywhere
@@ -52,9 +53,10 @@ class Panel:
     needs: tuple[str, ...]
     draw: Callable[[Axes, Group], None]
     labels_points: bool = False
+    wanted: Callable[[Group], bool] = lambda group: True
 
     def has_data(self, group: Group) -> bool:
-        return not group.points.dropna(subset=list(self.needs)).empty
+        return self.wanted(group) and not group.points.dropna(subset=list(self.needs)).empty
 
 
 def draw_throughput(axes: Axes, group: Group) -> None:
@@ -122,11 +124,22 @@ def _running_ticks(group: Group) -> list[float]:
     return sorted(kept)
 
 
+def draw_io(axes: Axes, group: Group) -> None:
+    """Time each token waited for records from the host pool, against concurrency."""
+    for i in range(len(group.series)):
+        _line(axes, group, i, "concurrency", "exposed_io_ms_per_token")
+    _concurrency_axis(axes, group)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("Exposed IO (ms/token)")
+    axes.yaxis.set_major_formatter(_NUMBERS)
+
+
 PANELS = (
     Panel("throughput", "Output throughput", ("output_throughput",), draw_throughput),
     Panel("ttft", "Time to first token", ("output_throughput", "mean_ttft_ms"), draw_ttft, True),
     Panel("tpot", "Time per output token", ("output_throughput", "mean_tpot_ms"), draw_tpot, True),
     Panel("running", "Requests running at once", ("peak_running",), draw_running),
+    Panel("io", "Exposed IO", ("exposed_io_ms_per_token",), draw_io, wanted=hidden_io.has_prefetch),
 )
 
 
@@ -137,7 +150,7 @@ def panels_with_data(group: Group) -> list[Panel]:
 
 def build(group: Group, panels: Sequence[Panel]) -> Figure:
     """One figure: a single panel one column wide, or all of them two columns wide, legend below."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
         size = (3.6, 3.3) if len(panels) == 1 else (7.2, 2.75 * rows + 0.45)
@@ -151,7 +164,7 @@ def build(group: Group, panels: Sequence[Panel]) -> Figure:
             panel.draw(axes, group)
             sns.despine(ax=axes)
             if len(panels) > 1:
-                axes.set_title(f"({'abcd'[i]}) {panel.title}", loc="left", fontsize="medium")
+                axes.set_title(f"({'abcde'[i]}) {panel.title}", loc="left", fontsize="medium")
         legend.add(figure, grid[: len(panels)], columns, group)
         figure.draw_without_rendering()  # settles the layout, which label placement needs
         for axes, panel in zip(grid, panels, strict=False):
@@ -164,7 +177,7 @@ def build(group: Group, panels: Sequence[Panel]) -> Figure:
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write `stem`.pdf and `stem`.png (200 dpi); the same rows give the same bytes."""
     paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("pdf", "png")]
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure.savefig(paths[0], metadata={"CreationDate": None})
         figure.savefig(paths[1], dpi=200)
     return paths
@@ -173,7 +186,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 def svg(figure: Figure) -> bytes:
     """The figure as a self-contained SVG document; the same rows give the same bytes."""
     buffer = io.BytesIO()
-    with mpl.rc_context(_STYLE | {"svg.hashsalt": "analysis"}):
+    with mpl.rc_context(STYLE | {"svg.hashsalt": "analysis"}):
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import jinja2
 from matplotlib.figure import Figure
 
-from analysis import figures, labels, legend, settings, tables
+from analysis import context, figures, hidden_io, labels, legend, settings, tables
 from analysis.frame import Experiment, Group, flatten
+from analysis.table import Table
 from harness import store
 from harness.records import Status
 
@@ -22,6 +23,7 @@ _CAPTIONS = {
     "throughput": "Generated tokens per second against the number of requests the client keeps in flight.",
     "ttft": "Mean time to first token against output throughput; point labels give the concurrency.",
     "tpot": "Mean time per output token against output throughput; point labels give the concurrency.",
+    "io": "Time a token waited for records from the host pool: what prefetch hides is the distance from sync.",
     "running": "The most requests the server ran at once: where a line is flat, more did not fit.",
 }
 
@@ -41,8 +43,9 @@ class Section:
 
     title: str
     pictures: list[Picture]
-    summary: tables.Table
-    peaks: tables.Table | None
+    summary: Table
+    peaks: Table | None
+    hidden: Table | None
     comparisons: list[str]
     agreement: list[str]
     not_ok: list[str]
@@ -53,13 +56,12 @@ class Section:
 
 def picture(group: Group, panel: figures.Panel, figure: Figure) -> Picture:
     """A drawn panel as a picture of the report."""
-    uri = "data:image/svg+xml;base64," + base64.b64encode(figures.svg(figure)).decode()
     lines = [series.words for i, series in enumerate(group.series) if len(group.line(i, *panel.needs))]
     more = " Bars: lowest and highest repeat." if (group.points["repeats"] > 1).any() else ""
     left_out = panel.name == "throughput" and not legend.draws_decode_only(group)
     if left_out and group.points[legend.DECODE_ONLY].notna().any():
         more += " Decode-only throughput is left out for so many lines; the table has it."
-    return Picture(uri, _CAPTIONS[panel.name] + more, f"{panel.title}: {'; '.join(lines)}")
+    return Picture(_data_uri(figure), _CAPTIONS[panel.name] + more, f"{panel.title}: {'; '.join(lines)}")
 
 
 def section(experiment: Experiment, group: Group, agreement: list[str], pictures: list[Picture]) -> Section:
@@ -69,6 +71,7 @@ def section(experiment: Experiment, group: Group, agreement: list[str], pictures
         pictures=pictures,
         summary=tables.summary(group),
         peaks=tables.peaks(group) if len(group.points) else None,
+        hidden=hidden_io.table(group),
         comparisons=tables.comparisons(group),
         agreement=agreement,
         not_ok=tables.not_ok(group),
@@ -78,8 +81,21 @@ def section(experiment: Experiment, group: Group, agreement: list[str], pictures
     )
 
 
-def render(experiment: Experiment, sections: Sequence[Section]) -> str:
-    """The whole page as one string of HTML."""
+def context_picture(families: Sequence[context.Family], figure: Figure) -> Picture:
+    """The figure across groups of different context lengths."""
+    caption = "The best output throughput of each system at each context length, and its ratio to full KV's best."
+    titles = "; ".join(family.title for family in families)
+    return Picture(_data_uri(figure), caption, f"Peak output throughput against context length: {titles}")
+
+
+def _data_uri(figure: Figure) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(figures.svg(figure)).decode()
+
+
+def render(
+    experiment: Experiment, sections: Sequence[Section], across: Sequence[Picture] = (), by_length: Sequence[Table] = ()
+) -> str:
+    """The whole page as one string of HTML. across, by_length: what compares groups with one another."""
     template = resources.files("analysis").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     rows = experiment.rows
@@ -87,6 +103,8 @@ def render(experiment: Experiment, sections: Sequence[Section]) -> str:
         name=experiment.name,
         description=experiment.description,
         sections=sections,
+        across=across,
+        by_length=by_length,
         points=labels.plural(len(rows), "point"),
         ok=int((rows["status"] == Status.OK.value).sum()),
         environment=environment_table([Path(path) for path in rows["point_path"]]),
