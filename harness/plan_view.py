@@ -44,6 +44,7 @@ def plan_table(cells: Sequence[Cell]) -> Group:
         *(Text(line) for line in _shared(cells) if line),
         _table(cells, labels, most),
         Text(_LEGEND.format(most=most), style="dim"),
+        *(Text(line, style="dim") for line in _sent_to_host(cells)),
         *map(Text, notes),
     )
 
@@ -101,6 +102,18 @@ def _table(cells: Sequence[Cell], labels: Sequence[str], most: int) -> Table:
             str(every) if todo == every else f"{todo} of {every}",
         )
     return table
+
+
+def _sent_to_host(cells: Sequence[Cell]) -> Iterator[str]:
+    """What each request sends to the host pool, where that is one number for all offload systems."""
+    sent = set()
+    for cell in cells:
+        if cell.config.offload.system.offloads:
+            work = cell.config.workload
+            sent.add(Footprint(cell.config).sent_to_host(work.input_len, work.output_len))
+    if len(sent) == 1:
+        staged, written = map(show_bytes, sent.pop())
+        yield f"to the host pool, each request: {staged} staged in prefill, {written} written through in decode"
 
 
 def _shared(cells: Sequence[Cell]) -> Iterator[str]:
