@@ -46,6 +46,7 @@ def plan_table(cells: Sequence[Cell]) -> Group:
         *(Text(line) for line in _shared(cells) if line),
         _table(cells, labels, most),
         Text(_LEGEND.format(most=most), style="dim"),
+        *(Text(line, style="dim") for line in _sent_to_host(cells)),
         *map(Text, notes),
     )
 
@@ -125,6 +126,18 @@ def _shared_offline(cells: Sequence[Cell]) -> Iterator[str]:
     yield f"{c.name}: {len(cells)} cell{'s' * (len(cells) > 1)} measured in place on {c.platform.name} ({kinds})"
     load = c.load
     yield f"batch {', '.join(map(str, load.concurrencies))}" + (f"; {load.repeats} repeats" if load.repeats > 1 else "")
+
+
+def _sent_to_host(cells: Sequence[Cell]) -> Iterator[str]:
+    """What each request sends to the host pool, where that is one number for all offload systems."""
+    sent = set()
+    for cell in cells:
+        if cell.config.offload.system.offloads:
+            work = cell.config.workload
+            sent.add(Footprint(cell.config).sent_to_host(work.input_len, work.output_len))
+    if len(sent) == 1:
+        staged, written = map(show_bytes, sent.pop())
+        yield f"to the host pool, each request: {staged} staged in prefill, {written} written through in decode"
 
 
 def _shared(cells: Sequence[Cell]) -> Iterator[str]:
