@@ -17,7 +17,7 @@ from harness.engine.footprint import Footprint
 from harness.experiment import Cell, Point
 from harness.identity import defines_cell
 from harness.schema import OffloadSystem, to_plain
-from harness.units import common_unit, show_bytes, show_in
+from harness.units import common_unit, show_bytes, show_in, show_rate
 
 _NAMES = ("model.name", "selector.kind", "platform.name", "engine.kind", "workload.name")
 _SHORT = {
@@ -180,7 +180,15 @@ def _points(cell: Cell) -> list[Point]:
 def _flat(cell: Cell) -> dict[str, Any]:
     """Dotted key -> value of everything that defines the cell."""
     groups = {key: value for key, value in to_plain(cell.config).items() if defines_cell(key)}
-    return {f"{g}.{key}": value for g, values in groups.items() for key, value in values.items()}
+    return dict(_leaves(groups, ""))
+
+
+def _leaves(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _varies(flat: Sequence[dict[str, Any]], key: str) -> bool:
@@ -195,4 +203,6 @@ def _follows_name(flat: Sequence[dict[str, Any]], key: str) -> bool:
 
 
 def _shown(key: str, value: Any) -> str:
+    if key == "platform.link.bandwidth" and value is not None:
+        return show_rate(int(value)).replace(" ", "")
     return show_bytes(int(value)).replace(" ", "") if key.endswith("_budget") else str(value)
