@@ -15,9 +15,17 @@ from typing import TYPE_CHECKING
 
 from harness.engine.footprint import Footprint
 from harness.offline.base import Measures, OfflineError
-from harness.schema import Config, Family, OffloadConfig, OffloadSystem, SelectorConfig, SelectorKind, to_plain
+from harness.schema import (
+    Config,
+    Family,
+    OffloadConfig,
+    OffloadSystem,
+    Prefetch,
+    SelectorConfig,
+    SelectorKind,
+    to_plain,
+)
 from harness.units import show_bytes
-from harness.validate import complete
 from harness.weights import weights_folder
 
 if TYPE_CHECKING:
@@ -106,8 +114,8 @@ def _prefilled(config: Config, tokens: Tensor) -> Texts:
     from harness.engine.selectors import make_selector
 
     dense = copy.deepcopy(config)
-    dense.selector, dense.offload = SelectorConfig(kind=SelectorKind.dense), OffloadConfig(system=OffloadSystem.full_kv)
-    dense = complete(dense)
+    dense.selector = SelectorConfig(kind=SelectorKind.dense)
+    dense.offload = OffloadConfig(system=OffloadSystem.full_kv, prefetch=Prefetch.none)
     _check_fits(dense, len(tokens))
     model, kv = load_model(dense, weights_folder(dense.model.weights)), make_kv(dense)
     selector = make_selector(dense, kv.num_rows)
