@@ -51,18 +51,22 @@ def _scored(rows: pd.DataFrame) -> str:
 
 def _same(points: pd.DataFrame) -> list[str]:
     """Whether each other offload system gives full KV's numbers to the last digit."""
-    full = points[points["offload"] == _FULL_KV].set_index(["model", "selector", "top_k"])
+    full = {_cell_key(point): point for _, point in points[points["offload"] == _FULL_KV].iterrows()}
     found: dict[str, list[bool]] = {}
     for _, point in points[points["offload"] != _FULL_KV].iterrows():
-        key = (point["model"], point["selector"], point["top_k"])
-        if key in full.index:
-            twin = full.loc[key]
+        twin = full.get(_cell_key(point))
+        if twin is not None:
             equal = all(point[measure] == twin[measure] for measure in _MEASURES)
-            found.setdefault(point["offload"], []).append(bool(equal))
+            found.setdefault(point["offload"], []).append(equal)
     return [
         f"{system}: {sum(equal)} of {len(equal)} cells have exactly the numbers of {_FULL_KV}"
         for system, equal in found.items()
     ]
+
+
+def _cell_key(point: pd.Series) -> tuple[str, str, str]:
+    """What two offload systems have in common."""
+    return str(point["model"]), str(point["selector"]), str(point["top_k"])
 
 
 def _plots(points: pd.DataFrame, model: str) -> list[Plot]:
