@@ -114,6 +114,7 @@ class EngineKind(Enum):
     native = "native"
     kernels = "kernels"
     simulated = "simulated"
+    quality = "quality"
 
     @property
     def serves(self) -> bool:
@@ -123,7 +124,7 @@ class EngineKind(Enum):
     @property
     def takes_requests(self) -> bool:
         """Whether requests are its load, over the wire or in virtual time; else selections."""
-        return self is not EngineKind.kernels
+        return self in (EngineKind.native, EngineKind.simulated)
 
     @property
     def needs_cluster(self) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.engine.footprint import Footprint
+from harness.engine.footprint import Footprint, KVBytes
 from harness.schema import AdmissionRule, Config
 from harness.units import show_bytes
 
@@ -112,9 +112,24 @@ class Admission(ABC):
     def host_bytes(self) -> int:
         return self._host_used
 
+    def reserved(self) -> KVBytes:
+        """All that is reserved now, by kind; its `device` and `host` are `device_bytes` and `host_bytes`."""
+        parts = [self._parts(held.positions, held.total) for held in self._held.values()]
+        return KVBytes(
+            records=sum(part.records for part in parts),
+            selection_state=sum(part.selection_state for part in parts),
+            metadata=sum(part.metadata for part in parts),
+            host=sum(part.host for part in parts),
+        )
+
     @abstractmethod
+    def _parts(self, positions: int, total: int) -> KVBytes:
+        """What is reserved for a request with room for `positions` of its `total` tokens."""
+
     def _need(self, positions: int, total: int) -> tuple[int, int]:
-        """Device and host bytes reserved for a request with room for `positions` of its `total` tokens."""
+        """Device and host bytes of `_parts`."""
+        parts = self._parts(positions, total)
+        return parts.device, parts.host
 
     def _may_enter(self, known: int, left: int) -> bool:
         return self._fits(*self._need(known, known + left))
@@ -134,9 +149,8 @@ class FullOutput(Admission):
         """All at once, on entry: later steps find their room reserved."""
         return super().grow(request_id, self._held[request_id].total)
 
-    def _need(self, positions: int, total: int) -> tuple[int, int]:
-        need = self._footprint.request(total)
-        return need.device, need.host
+    def _parts(self, positions: int, total: int) -> KVBytes:
+        return self._footprint.request(total)
 
 
 class GrowsOnDemand(Admission):
@@ -166,8 +180,8 @@ class Slots(GrowsOnDemand):
     does not come back only to be retracted at the next page boundary.
     """
 
-    def _need(self, positions: int, total: int) -> tuple[int, int]:
-        return self._footprint.request(total).device, self._footprint.request(positions).host
+    def _parts(self, positions: int, total: int) -> KVBytes:
+        return replace(self._footprint.request(total), host=self._footprint.request(positions).host)
 
     def _may_enter(self, known: int, left: int) -> bool:
         device, host = self._need(known, known + left)
@@ -212,9 +226,8 @@ class NewTokenRatio(GrowsOnDemand):
         """The estimate falls at every step, so that whoever waits may enter at any."""
         return 1 if someone_waits else super().stable_steps(request_ids, steps, someone_waits)
 
-    def _need(self, positions: int, total: int) -> tuple[int, int]:
-        need = self._footprint.request(positions)
-        return need.device, need.host
+    def _parts(self, positions: int, total: int) -> KVBytes:
+        return self._footprint.request(positions)
 
     def _may_enter(self, known: int, left: int) -> bool:
         ratio = self.ratio

@@ -71,12 +71,23 @@ class Engine:
         self._totals = ServerStats(
             prefill_tokens=0, decode_tokens=0, prefill_seconds=0.0, decode_seconds=0.0, decode_steps=0, retractions=0
         )
-        self._peaks = ServerStats(peak_running=0, device_kv_bytes=0, host_kv_bytes=0)
+        self._peaks = _no_peaks()
         self.failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def run_once(self) -> bool:
+        """Do here what the engine's thread would do next; False when there is nothing to do. For who drives an engine
+        that was never started: tests, benchmarks."""
+        assert not self._thread.is_alive(), "the engine has a thread of its own"
+        if not (self._inbox or self._live):
+            return False
+        work = self._next_work()
+        assert work is not None
+        work()
+        return True
 
     def stop(self) -> None:
         """End the loop after the step it is in; live requests get no further events."""
@@ -125,9 +136,15 @@ class Engine:
             lookups=kv.lookups if full else None,
             misses=kv.misses if full else None,
             h2d_bytes=kv.h2d_bytes,
+            d2h_bytes=kv.d2h_bytes,
+            **{f"{lane.value}_bytes": count for lane, count in kv.bytes_moved.items()},
             exposed_io_seconds=kv.exposed_io_seconds,
+            prefill_io_seconds=kv.prefill_io_seconds,
             peak_running=peaks.peak_running,
             device_kv_bytes=peaks.device_kv_bytes,
+            device_records_bytes=peaks.device_records_bytes,
+            device_state_bytes=peaks.device_state_bytes,
+            device_metadata_bytes=peaks.device_metadata_bytes,
             host_kv_bytes=peaks.host_kv_bytes,
         )
 
@@ -166,7 +183,7 @@ class Engine:
             return f"{len(self._live)} requests are in flight"
         self._executor.kv.check_idle()
         assert self._admission.device_bytes == 0 and self._admission.host_bytes == 0, "reservations leaked"
-        self._peaks = ServerStats(peak_running=0, device_kv_bytes=0, host_kv_bytes=0)
+        self._peaks = _no_peaks()
         return None
 
     def _post(self, work: Callable[[], None]) -> None:
@@ -265,6 +282,10 @@ class Engine:
         now = (self._scheduler.num_running, self._admission.device_bytes, self._admission.host_bytes)
         peaks = self._peaks
         before = (peaks.peak_running or 0, peaks.device_kv_bytes or 0, peaks.host_kv_bytes or 0)
+        if now[1] > before[1]:
+            parts = self._admission.reserved()
+            peaks.device_records_bytes = parts.records
+            peaks.device_state_bytes, peaks.device_metadata_bytes = parts.selection_state, parts.metadata
         peaks.peak_running, peaks.device_kv_bytes, peaks.host_kv_bytes = map(max, now, before)
 
     def _count(self, plan: Plan, result: StepResult) -> None:
@@ -276,6 +297,10 @@ class Engine:
             totals.decode_steps += 1
             totals.decode_tokens += len(result.tokens.keys() & set(plan.decode))  # not those computed again
             totals.decode_seconds += result.decode_seconds
+
+
+def _no_peaks() -> ServerStats:
+    return ServerStats(**dict.fromkeys(ServerStats.PEAKS, 0))
 
 
 def wait_until_ready(engine: Engine) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.offline.base import Measures
 from harness.offline.kernels import measure_kernels
+from harness.offline.quality import measure_quality
 from harness.schema import Config, EngineKind
 
 
@@ -12,5 +13,7 @@ def measure(config: Config, concurrency: int, repeat: int) -> Measures:
 
     `concurrency` is the number of requests a step works on. Raises OfflineError.
     """
+    if config.engine.kind is EngineKind.quality:
+        return measure_quality(config, concurrency, repeat)
     assert config.engine.kind is EngineKind.kernels, config.engine.kind
     return measure_kernels(config, concurrency)

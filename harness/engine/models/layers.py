@@ -17,7 +17,7 @@ INVARIANT_ROWS = 16  # measured on x86 with MKL and one thread: fewer rows take 
 
 
 class RecordLayout(NamedTuple):
-    """Where keys and values lie in a record: KV head g of G has its key at g * d, its value at value_offset + g * dv."""
+    """Where keys and values lie in a record: KV head g has its key at g * d, its value at value_offset + g * dv."""
 
     kv_heads: int
     value_offset: int
@@ -25,7 +25,6 @@ class RecordLayout(NamedTuple):
 
 
 AttendSlots = Callable[[Tensor, Tensor, Tensor, RecordLayout, float], Tensor]  # the signature of `attend_slots`
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]  # the signature of `attend_selected`
 
 
 class Rotary:
@@ -50,6 +49,20 @@ class Rotation:
         """x [m, heads, dim]."""
         first, second = x.chunk(2, dim=-1)
         return x * self._cos + torch.cat((-second, first), dim=-1) * self._sin
+
+    @property
+    def dim(self) -> int:
+        return self._cos.shape[-1]
+
+    def back(self) -> Rotation:
+        """The rotation that undoes this one."""
+        return Rotation(self._cos, -self._sin)
+
+
+def rotate_end(x: Tensor, rotate: Rotation) -> Tensor:
+    """x [m, heads, d]: its last channels rotated, as many as the rotation has."""
+    still = x.shape[-1] - rotate.dim
+    return torch.cat((x[..., :still], rotate(x[..., still:])), dim=-1)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -127,26 +140,24 @@ def batch_invariant_attend() -> AttendSlots:
     return attend_slots_one_by_one if kernels.backend() == "reference" else attend_slots
 
 
-def attend_selected(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:
-    """One query per request over its gathered records.
+def attend_with_sinks(q: Tensor, kv: Tensor, valid: Tensor, sinks: Tensor, scale: float) -> Tensor:
+    """Attention to records that are key and value at once, with a logit per head that takes weight and gives nothing
+    (DeepSeek-V4 report, section 2.3.3).
 
-    q [n, G, H/G, d], k [n, G, S, d], v [n, G, S, dv], valid bool [n, S]; returns [n, G, H/G, dv].
+    q [n, H, d]; kv [n, S, d] or, for all queries the same, [S, d]; valid bool [n, S]; sinks [H]; returns [n, H, d].
     """
-    scores = torch.matmul(q, k.transpose(2, 3)) * scale
-    scores = scores.masked_fill(~valid[:, None, None, :], -torch.inf)
-    return torch.matmul(scores.softmax(dim=-1), v)
+    scores = torch.matmul(q, kv.transpose(-1, -2)) * scale
+    scores = scores.masked_fill(~valid.unsqueeze(1), -torch.inf)
+    sink = sinks.view(1, -1, 1).expand(len(q), -1, 1).to(scores.dtype)
+    weights = torch.cat((scores, sink), dim=-1).softmax(dim=-1)[..., :-1]
+    return torch.matmul(weights, kv)
 
 
-def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:
-    """As `attend_selected`, but in shapes that only the request itself decides: batch-invariant.
-
-    Each request attends over its own width, up to its last valid record.
-    """
-    places = torch.arange(1, valid.shape[1] + 1)
-    widths = torch.where(valid, places, 0).amax(dim=1).tolist()
-    return torch.cat(
-        [
-            attend_selected(q[i : i + 1], k[i : i + 1, :, :w], v[i : i + 1, :, :w], valid[i : i + 1, :w], scale)
-            for i, w in enumerate(widths)
-        ]
-    )
+def attend_with_sinks_one_by_one(q: Tensor, kv: Tensor, valid: Tensor, sinks: Tensor, scale: float) -> Tensor:
+    """As `attend_with_sinks` with kv [n, S, d], each request over its own width: batch-invariant."""
+    widths = torch.where(valid, torch.arange(1, valid.shape[1] + 1), 0).amax(dim=1).tolist()
+    parts = [
+        attend_with_sinks(q[i : i + 1], kv[i : i + 1, :w], valid[i : i + 1, :w], sinks, scale)
+        for i, w in enumerate(widths)
+    ]
+    return torch.cat(parts)

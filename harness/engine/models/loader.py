@@ -6,9 +6,11 @@ from pathlib import Path
 
 from harness.engine.models.base import Model
 from harness.engine.models.checkpoint import gqa_from_folder, mla_from_folder
+from harness.engine.models.csa import CSAModel
 from harness.engine.models.gqa import GQAModel
 from harness.engine.models.layers import INVARIANT_ROWS, Linear, attend_slots, batch_invariant_attend
 from harness.engine.models.mla import MLAModel
+from harness.engine.models.random_csa import random_csa
 from harness.engine.models.random_weights import random_gqa, random_mla
 from harness.schema import Config, Family
 from harness.weights import check_same_model
@@ -25,6 +27,9 @@ def load_model(config: Config, folder: Path | None) -> Model:
     attend = batch_invariant_attend() if invariant else attend_slots
     if folder is not None:
         check_same_model(model, folder)
+    if model.family is Family.csa:
+        assert folder is None, "check_same_model knows no model type of this family"
+        return CSAModel(config, random_csa(model), linear)
     if model.family is Family.mla:
         mla = random_mla(model) if folder is None else mla_from_folder(model, folder)
         return MLAModel(config, mla, linear, attend)

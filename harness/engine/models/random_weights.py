@@ -19,7 +19,9 @@ from harness.schema import ModelConfig
 QUERY_GAIN = 3.0
 
 
-class _Draw:
+class Draw:
+    """Tensors of a model in the order they are asked for, all from one seed."""
+
     def __init__(self, config: ModelConfig):
         self._generator = torch.Generator().manual_seed(config.seed)
         self._dtype = getattr(torch, config.dtype.value)
@@ -66,13 +68,13 @@ class _Draw:
 
 
 def random_mla(config: ModelConfig) -> MLAWeights:
-    draw = _Draw(config)
+    draw = Draw(config)
     embed = draw.embedding(config)
     layers = [_mla_layer(config, layer, draw) for layer in range(config.num_layers)]
     return MLAWeights(embed, layers, draw.ones(config.hidden_size), draw.head(config))
 
 
-def _mla_layer(c: ModelConfig, layer: int, draw: _Draw) -> MLALayer:
+def _mla_layer(c: ModelConfig, layer: int, draw: Draw) -> MLALayer:
     assert c.q_lora_rank
     assert c.kv_lora_rank
     assert c.qk_nope_head_dim
@@ -94,7 +96,7 @@ def _mla_layer(c: ModelConfig, layer: int, draw: _Draw) -> MLALayer:
     )
 
 
-def _indexer(c: ModelConfig, draw: _Draw) -> Indexer | None:
+def _indexer(c: ModelConfig, draw: Draw) -> Indexer | None:
     if c.index_num_heads is None or c.index_head_dim is None:
         return None
     assert c.q_lora_rank
@@ -109,14 +111,14 @@ def _indexer(c: ModelConfig, draw: _Draw) -> Indexer | None:
 
 
 def random_gqa(config: ModelConfig) -> GQAWeights:
-    draw = _Draw(config)
+    draw = Draw(config)
     embed = draw.embedding(config)
     layers = [_gqa_layer(config, layer, draw) for layer in range(config.num_layers)]
     head = embed if config.tie_embeddings else draw.head(config)
     return GQAWeights(embed, layers, draw.ones(config.hidden_size), head)
 
 
-def _gqa_layer(c: ModelConfig, layer: int, draw: _Draw) -> GQALayer:
+def _gqa_layer(c: ModelConfig, layer: int, draw: Draw) -> GQALayer:
     assert c.num_kv_heads is not None
     assert c.head_dim is not None
     q = draw.matrix(c.num_heads * c.head_dim, c.hidden_size, gain=QUERY_GAIN)

@@ -16,6 +16,7 @@ def make_selector(config: Config, num_rows: int) -> Selector:
     from harness.engine.selectors.dense import Dense
     from harness.engine.selectors.dsa import DSA
     from harness.engine.selectors.exact_topk import ExactTopK
+    from harness.engine.selectors.nsa import NSA
     from harness.engine.selectors.one_by_one import OneByOne
     from harness.engine.selectors.quest import Quest
     from harness.engine.selectors.window import Window
@@ -23,6 +24,7 @@ def make_selector(config: Config, num_rows: int) -> Selector:
     makers: dict[SelectorKind, Callable[[], Selector]] = {
         SelectorKind.dense: Dense,
         SelectorKind.dsa: lambda: DSA(config, num_rows),
+        SelectorKind.nsa: lambda: NSA(config, num_rows),
         SelectorKind.quest: lambda: Quest(config, num_rows),
         SelectorKind.exact_topk: lambda: ExactTopK(config, num_rows),
         SelectorKind.window: lambda: Window(config),

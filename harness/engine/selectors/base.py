@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.selectors.resident import Resident
 
 
 class Selector(ABC):
@@ -18,6 +19,8 @@ class Selector(ABC):
     """
 
     reads_index: bool = False
+    resident: Resident | None = None
+    """What a csa model keeps on the device beside the records."""
     state: tuple[Tensor, ...] = ()
     """Each [layers, rows, ...]: entry `row` of all of them is what a request takes along when it changes rows."""
 
