@@ -65,7 +65,12 @@ def plan_totals(cells: Sequence[Cell]) -> str:
 def cell_labels(cells: Sequence[Cell]) -> list[str]:
     """A short name for each cell: its system, B, and whatever else tells it from the others."""
     flat = [_flat(cell) for cell in cells]
-    varying = [key for key in flat[0] if not key.startswith("offload.") and _varies(flat, key)]
+    offloads = [cell.config.offload.system.offloads for cell in cells]
+    sides = [[one for one, side in zip(flat, offloads, strict=True) if side is wanted] for wanted in (True, False)]
+    # what differs only because full KV has no use for it is no name
+    varying = [
+        key for key in flat[0] if not key.startswith("offload.") and any(_varies(side, key) for side in sides if side)
+    ]
     tails = [key.split(".")[-1] for key in varying]
     labels = []
     for cell, settings in zip(cells, flat, strict=True):
