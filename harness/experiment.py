@@ -9,8 +9,9 @@ from typing import Any
 
 from harness.engine.admission import FullOutput
 from harness.engine.footprint import Footprint, KVBytes
+from harness.engine.kv.sharing import prefetch_label
 from harness.identity import cell_id
-from harness.records import ResultRow, ServerStats, Status
+from harness.records import SERVER_MEASURES, ResultRow, ServerStats, Status
 from harness.schema import Config
 from harness.store import stored_status
 from harness.validate import ConfigError
@@ -72,6 +73,8 @@ class Cell:
             repeat=point.repeat,
             status=status,
             reason=reason,
+            link=c.platform.link.label,
+            prefetch=prefetch_label(c),
             outputs_valid=c.offload.system.outputs_valid,
             **rest,
         )
@@ -127,9 +130,5 @@ def server_measures(share: ServerStats) -> dict[str, float | int | None]:
         "decode_only_throughput": ratio(share.decode_tokens, share.decode_seconds),
         "hit_rate": None if misses is None else 1 - misses,
         "misses_per_step": ratio(share.misses, share.decode_steps),
-        "h2d_bytes": share.h2d_bytes,
         "exposed_io_ms_per_token": None if exposed is None else exposed * 1e3,
-        "device_kv_bytes": share.device_kv_bytes,
-        "host_kv_bytes": share.host_kv_bytes,
-        "peak_running": share.peak_running,
-    }
+    } | {name: getattr(share, name) for name in SERVER_MEASURES if hasattr(share, name)}

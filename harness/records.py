@@ -62,22 +62,40 @@ class ServerStats:
     prefill_seconds: float | None = None
     decode_seconds: float | None = None
     decode_steps: int | None = None
+    retractions: int | None = None  # requests sent back to the queue for want of memory
     lookups: int | None = None  # selected records looked up in the device cache, all layers
     misses: int | None = None  # of those, fetched from the host pool
-    h2d_bytes: int | None = None
+    h2d_bytes: int | None = None  # record bytes from the host pool to the device: the next three together
+    demand_bytes: int | None = None  # misses that a layer waited for
+    prefetch_bytes: int | None = None  # fetched before the layer that selects them ran
+    load_bytes: int | None = None  # read back by prefill, and what device caches start with
+    d2h_bytes: int | None = None  # record bytes from the device to the host pool: the next two together
+    staging_bytes: int | None = None  # prefill's records
+    write_through_bytes: int | None = None  # each decode step's new records
     exposed_io_seconds: float | None = None  # decode time spent waiting for record fetches
+    prefill_io_seconds: float | None = None  # prefill time spent waiting for records on the link
     peak_running: int | None = None
     device_kv_bytes: int | None = None  # peak reserved by requests: records + selection state + metadata
+    device_records_bytes: int | None = None  # of that peak
+    device_state_bytes: int | None = None
+    device_metadata_bytes: int | None = None
     host_kv_bytes: int | None = None
 
-    _PEAKS: ClassVar[tuple[str, ...]] = ("peak_running", "device_kv_bytes", "host_kv_bytes")
+    PEAKS: ClassVar[tuple[str, ...]] = (
+        "peak_running",
+        "device_kv_bytes",
+        "device_records_bytes",
+        "device_state_bytes",
+        "device_metadata_bytes",
+        "host_kv_bytes",
+    )
 
     def since(self, before: ServerStats) -> ServerStats:
         """Counters as differences from an earlier reading; peaks as they are now."""
         out = ServerStats()
         for f in fields(self):
             now, then = getattr(self, f.name), getattr(before, f.name)
-            if f.name in self._PEAKS or now is None or then is None:
+            if f.name in self.PEAKS or now is None or then is None:
                 setattr(out, f.name, now)
             else:
                 setattr(out, f.name, now - then)
@@ -103,9 +121,23 @@ SERVER_MEASURES = (
     "decode_only_throughput",  # generated tokens / time the engine spent in decode steps
     "hit_rate",
     "misses_per_step",  # per decode step, all requests and layers together
+    "lookups",
+    "misses",
     "h2d_bytes",
+    "demand_bytes",
+    "prefetch_bytes",
+    "load_bytes",
+    "d2h_bytes",
+    "staging_bytes",
+    "write_through_bytes",
     "exposed_io_ms_per_token",
+    "prefill_io_seconds",
+    "prefill_seconds",
+    "decode_seconds",
     "device_kv_bytes",
+    "device_records_bytes",
+    "device_state_bytes",
+    "device_metadata_bytes",
     "host_kv_bytes",
     "peak_running",
 )
@@ -143,6 +175,8 @@ class ResultRow:
     repeat: int
     status: Status
     reason: str | None = None  # why the status is not ok
+    link: str = "memory copy"  # what host-device copies went over: `memory copy`, `emulated 2 GB/s + 10 us`
+    prefetch: str = "none"  # or `exact`, `speculative`; `none (why)` where what was asked for cannot be
     outputs_valid: bool = True  # False for the no-IO oracle: timing counts, outputs do not
     count_source: str | None = None  # where token counts come from
     measures: dict[str, float | int | None] = field(default_factory=dict)

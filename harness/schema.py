@@ -12,31 +12,51 @@ from typing import Any
 
 from omegaconf import MISSING, OmegaConf
 
+from harness.units import show_rate
+
 
 class Family(Enum):
-    mla = "mla"
-    gqa = "gqa"
+    """Shapes of attention, each with its kind of record."""
+
+    mla = "mla"  # DeepSeek-V3, GLM-5: one latent and one rotary key a token
+    gqa = "gqa"  # Llama, Qwen3: keys and values of a few heads a token
+    csa = "csa"  # DeepSeek-V4: one shared key-value of several tokens, beside a sliding window
 
 
 class DType(Enum):
+    """Named as torch names them."""
+
     float32 = "float32"
     bfloat16 = "bfloat16"
+    float8_e4m3fn = "float8_e4m3fn"  # of index keys only
 
     @property
     def num_bytes(self) -> int:
-        return {"float32": 4, "bfloat16": 2}[self.value]
+        return {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}[self.value]
+
+
+class RouterKind(Enum):
+    """How a router's outputs become the scores that experts are chosen and weighted by."""
+
+    softmax = "softmax"  # Qwen3-MoE
+    sigmoid = "sigmoid"  # DeepSeek-V3, GLM-5
+    sqrt_softplus = "sqrt_softplus"  # DeepSeek-V4
 
 
 class SelectorKind(Enum):
     dense = "dense"
     dsa = "dsa"
+    nsa = "nsa"
     quest = "quest"
+    exact_topk = "exact_topk"
+    window = "window"
 
 
 class OffloadSystem(Enum):
     full_kv = "full_kv"
     fetch_all = "fetch_all"
     hisparse_sync = "hisparse_sync"
+    hisparse_prefetch = "hisparse_prefetch"
     no_io_oracle = "no_io_oracle"
 
     @property
@@ -45,9 +65,42 @@ class OffloadSystem(Enum):
         return self is not OffloadSystem.full_kv
 
     @property
+    def keeps_slots(self) -> bool:
+        """Whether it has device caches that keep records from step to step."""
+        return self.offloads and self is not OffloadSystem.fetch_all
+
+    @property
     def outputs_valid(self) -> bool:
         """False for the oracle, which attends to stale records."""
         return self is not OffloadSystem.no_io_oracle
+
+
+class Prefetch(Enum):
+    """What is fetched before a layer asks for it (HiSparse, section 3.5)."""
+
+    none = "none"
+    exact = "exact"
+    speculative = "speculative"
+
+
+class ColdStart(Enum):
+    """What a request's device caches hold when its decode begins."""
+
+    empty = "empty"
+    last = "last"
+
+
+class AdmissionRule(Enum):
+    """When a request may enter, and what it reserves (see harness.engine.admission)."""
+
+    full_output = "full_output"
+    slots = "slots"
+    new_token_ratio = "new_token_ratio"
+
+    @property
+    def grows(self) -> bool:
+        """Whether requests reserve more as they generate, so that memory can run out and requests be retracted."""
+        return self is not AdmissionRule.full_output
 
 
 class EngineKind(Enum):
@@ -89,37 +142,108 @@ class ModelConfig:
     num_layers: int = MISSING
     hidden_size: int = MISSING
     num_heads: int = MISSING
-    intermediate_size: int = MISSING
+    intermediate_size: int | None = None
+    """Width of the dense MLP; null where every layer has experts."""
     vocab_size: int = MISSING
     max_positions: int = MISSING
     rope_theta: float = 10000.0
     rms_norm_eps: float = 1e-5
     tie_embeddings: bool = False
+    # experts, in every layer from `num_dense_layers` on; without `num_experts` all layers are dense
+    num_experts: int | None = None
+    experts_per_token: int | None = None
+    expert_intermediate_size: int | None = None
+    num_shared_experts: int = 0
+    """Experts that every token uses, computed as one of their joint width."""
+    num_dense_layers: int = 0
+    router: RouterKind = RouterKind.softmax
+    normalize_routing: bool = True
+    """Whether the weights of a token's experts are made to sum to 1, before `routed_scale`."""
+    routed_scale: float = 1.0
+    expert_groups: int = 1
+    """Experts are chosen among those of the `groups_per_token` best groups (DeepSeek-V3, section 2.1.2)."""
+    groups_per_token: int = 1
     # GQA
     num_kv_heads: int | None = None
     head_dim: int | None = None
-    # MLA
+    qk_norm: bool = False
+    """Whether queries and keys are normalised per head before they are rotated (Qwen3)."""
+    # MLA; csa has q_lora_rank and qk_rope_head_dim too
     q_lora_rank: int | None = None
     kv_lora_rank: int | None = None
     qk_nope_head_dim: int | None = None
     qk_rope_head_dim: int | None = None
     v_head_dim: int | None = None
-    # the DSA indexer
+    # csa (DeepSeek-V4); the head width is head_dim
+    compress_ratios: list[int] | None = None
+    """Tokens per compressed entry of each layer, 0 for one with the sliding window only. Entries of `record_tokens`
+    tokens are the managed records, selected by the indexer; longer ones stay on the device and are all attended to.
+    Those at or beyond `num_layers` do not count."""
+    record_tokens: int | None = None
+    window: int | None = None
+    """Newest positions that every layer attends to in full."""
+    compress_rope_theta: float | None = None
+    """Rotary base of the layers with compressed entries; `rope_theta` is that of the others."""
+    out_groups: int | None = None
+    out_lora_rank: int | None = None
+    # the indexer of DSA and of csa
     index_top_k: int | None = None
     index_num_heads: int | None = None
     index_head_dim: int | None = None
+    index_rope_head_dim: int = 0
+    """Leading part of the index queries and keys that is rotated (MLA; csa rotates `qk_rope_head_dim` at the end)."""
+    index_dtype: DType | None = None
+    """Of the stored index keys; null: the model's. DeepSeek and GLM store them in a byte per element."""
+    index_anchors: list[int] | None = None
+    """Layers that run the indexer; each other one reuses the selection of the nearest before it (IndexShare).
+    null: every layer. Those at or beyond `num_layers` do not count, so that a pattern survives a smaller model."""
     # random weights only
     embed_common: float = 0.0
     """Share of each random embedding that is one common direction: makes selections overlap from step to step."""
+
+    def has_experts(self, layer: int) -> bool:
+        return self.num_experts is not None and layer >= self.num_dense_layers
+
+    @property
+    def managed_layers(self) -> list[int]:
+        """Layers whose records the KV side places: all, but for csa those with entries of `record_tokens`."""
+        if self.compress_ratios is None:
+            return list(range(self.num_layers))
+        return [i for i, ratio in enumerate(self.compress_ratios[: self.num_layers]) if ratio == self.record_tokens]
+
+    def anchor_of(self, layer: int) -> int:
+        """The layer whose selection this one uses: itself, or the nearest anchor before it."""
+        return layer if self.index_anchors is None else max(a for a in self.index_anchors if a <= layer)
 
 
 @dataclass(kw_only=True, slots=True)
 class SelectorConfig:
     kind: SelectorKind = MISSING
     top_k: int | None = None
-    """Positions a layer may attend to (k). null: the model's own `index_top_k`; must be null for `dense`."""
+    """Records a layer may attend to (k): positions, or for `nsa` compressed entries. null: the model's own
+    `index_top_k`; must be null for `dense`."""
     page_size: int = 16
     """Quest only: positions per page."""
+    sink: int = 4
+    """Window only: first positions that are always attended to, of the k."""
+
+
+@dataclass(kw_only=True, slots=True)
+class LinkConfig:
+    """The link between host pool and device, for a platform whose device is host memory."""
+
+    bandwidth: int | str | None = None
+    """Bytes a second (`2GB`) imposed on all record copies together; null: the link is a memory copy."""
+    latency_us: float = 0.0
+    """Microseconds imposed on each transfer, beside the bandwidth."""
+
+    @property
+    def label(self) -> str:
+        """For rows and figures: `memory copy` or `emulated 2 GB/s + 10 us`."""
+        if self.bandwidth is None:
+            return "memory copy"
+        rate = show_rate(int(self.bandwidth))
+        return f"emulated {rate} + {self.latency_us:g} us" if self.latency_us else f"emulated {rate}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -129,6 +253,7 @@ class PlatformConfig:
     """CPU cores reserved for one instance; also the threads its engine computes with."""
     memory: int | str | None = None
     """Host memory reserved for one instance, bytes or `8GiB`; null reserves none."""
+    link: LinkConfig = field(default_factory=LinkConfig)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,6 +261,12 @@ class OffloadConfig:
     system: OffloadSystem = MISSING
     cache_slots: int | None = None
     """B, device slots per request and layer; null: 2k. Set by the system itself for full_kv and fetch_all."""
+    prefetch: Prefetch | None = None
+    """`exact`: an anchor's misses are copied into the layers that share its selection while those between compute;
+    `speculative`: a layer's selection is a hint for the next one. null: what the system implies. With the oracle,
+    `exact` means that shared layers reuse their anchor's slots, and `none` that each resolves on its own."""
+    cold_start: ColdStart = ColdStart.last
+    """What the device caches hold when decode begins: nothing, or the last B positions of the prompt."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -152,6 +283,12 @@ class EngineConfig:
     max_running_requests: int = 64
     prefill_chunk_tokens: int = 512
     """Prompt tokens computed between two decode steps, all requests together."""
+    admission: AdmissionRule = AdmissionRule.full_output
+    """`full_output`: a request reserves prompt and whole output. `slots` (offload systems): B slots on the device for
+    good, pages of the host pool as they fill. `new_token_ratio`: what it holds now, by an estimate of what is to come.
+    The last two may retract requests, which are computed again later and lose no token."""
+    schedule_conservativeness: float = 1.0
+    """new_token_ratio only: scales the share of their output that running requests are expected to generate."""
     batch_invariant: bool = False
     """Pad matrix products to 16 rows, from where BLAS (on one thread) gives a row one result whatever the batch,
     and select and attend one request at a time: greedy text then does not depend on who else is running.

@@ -24,6 +24,12 @@ def show_bytes(count: float) -> str:
     return f"{number:.0f} {unit}" if unit == "B" or abs(number) >= 1000 else f"{number:.3g} {unit}"
 
 
+def show_rate(bytes_per_second: float) -> str:
+    """Three significant digits in decimal units, as links are sold: `2 GB/s`, `250 MB/s`."""
+    unit, size = ("GB/s", 1e9) if bytes_per_second >= 1e9 else ("MB/s", 1e6)
+    return f"{bytes_per_second / size:.3g} {unit}"
+
+
 def common_unit(largest: float) -> str:
     """The binary unit for a column of byte counts: the smallest in which its largest stays below 10,000."""
     return next((name for name, size in _BINARY.items() if largest < 10_000 * size), "TiB")

@@ -6,12 +6,16 @@ import math
 import re
 from operator import attrgetter
 
+from harness.model_rules import complete_selector, model_problem
 from harness.schema import (
+    AdmissionRule,
     Config,
+    EngineConfig,
     EngineKind,
-    Family,
     ModelConfig,
+    OffloadConfig,
     OffloadSystem,
+    Prefetch,
     SelectorConfig,
     SelectorKind,
     WorkloadKind,
@@ -22,11 +26,6 @@ from harness.units import parse_bytes
 class ConfigError(ValueError):
     """A config that cannot run. The message is one line: the key, what is wrong, what would be right."""
 
-
-SELECTORS = {
-    Family.mla: (SelectorKind.dense, SelectorKind.dsa),
-    Family.gqa: (SelectorKind.dense, SelectorKind.quest),
-}
 
 AT_LEAST_ONE = (  # or null
     "model.num_layers",
@@ -44,6 +43,16 @@ AT_LEAST_ONE = (  # or null
     "model.v_head_dim",
     "model.index_num_heads",
     "model.index_head_dim",
+    "model.index_top_k",
+    "model.num_experts",
+    "model.experts_per_token",
+    "model.expert_intermediate_size",
+    "model.expert_groups",
+    "model.groups_per_token",
+    "model.record_tokens",
+    "model.window",
+    "model.out_groups",
+    "model.out_lora_rank",
     "selector.page_size",
     "engine.page_size",
     "engine.max_running_requests",
@@ -56,17 +65,25 @@ AT_LEAST_ONE = (  # or null
 AT_LEAST_ZERO = (
     "model.seed",
     "model.embed_common",
+    "model.num_shared_experts",
+    "model.num_dense_layers",
+    "model.index_rope_head_dim",
+    "selector.sink",
     "engine.port",
     "workload.temperature",
     "workload.seed",
+    "platform.link.latency_us",
     "load.warmup_requests",
     "load.stagger_s",
 )
 ABOVE_ZERO = (
     "model.rope_theta",
     "model.rms_norm_eps",
+    "model.routed_scale",
+    "model.compress_rope_theta",
     "platform.num_cpus",
     "engine.start_timeout_s",
+    "engine.schedule_conservativeness",
     "load.connect_timeout_s",
     "load.first_token_timeout_s",
     "load.idle_timeout_s",
@@ -91,10 +108,11 @@ def complete(config: Config) -> Config:
     """Fill derived values in place, check the rest, and return the config. Raises ConfigError."""
     _check_names(config)
     _check_numbers(config)
-    _check_model(config.model)
+    _refuse(model_problem(config.model))
     _complete_lengths(config)
-    _complete_selector(config)
+    _refuse(complete_selector(config))
     _complete_offload(config)
+    _check_admission(config)
     _complete_sizes(config)
     _check_workload(config)
     _check_offline(config)
@@ -131,21 +149,9 @@ def _check_names(config: Config) -> None:
             )
 
 
-def _check_model(model: ModelConfig) -> None:
-    needs = {
-        Family.mla: ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
-        Family.gqa: ("num_kv_heads", "head_dim"),
-    }[model.family]
-    for key in needs:
-        if getattr(model, key) is None:
-            raise ConfigError(f"model.{key} must be set for model.family={model.family.value}")
-    rotary = "qk_rope_head_dim" if model.family is Family.mla else "head_dim"
-    if getattr(model, rotary) % 2:
-        raise ConfigError(f"model.{rotary}={getattr(model, rotary)} must be even: it is rotated in two halves")
-    if model.family is Family.gqa and model.num_heads % (model.num_kv_heads or 1):
-        raise ConfigError(
-            f"model.num_heads={model.num_heads} must be a multiple of model.num_kv_heads={model.num_kv_heads}"
-        )
+def _refuse(problem: str | None) -> None:
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def _complete_lengths(config: Config) -> None:
@@ -160,37 +166,8 @@ def _complete_lengths(config: Config) -> None:
         )
 
 
-def _complete_selector(config: Config) -> None:
-    selector, model = config.selector, config.model
-    valid = SELECTORS[model.family]
-    if selector.kind not in valid:
-        raise ConfigError(
-            f"selector={selector.kind.value} cannot run on model={model.name} (family {model.family.value}); "
-            f"choose from {', '.join(kind.value for kind in valid)}"
-        )
-    if selector.kind is SelectorKind.dense:
-        if selector.top_k is not None:
-            raise ConfigError(f"selector.top_k={selector.top_k} must be null for selector=dense, which takes all")
-        return
-    if selector.kind is SelectorKind.dsa:
-        if model.index_num_heads is None or model.index_head_dim is None:
-            raise ConfigError(f"model={model.name} has no indexer: set model.index_num_heads and index_head_dim")
-        selector.top_k = model.index_top_k if selector.top_k is None else selector.top_k
-    if selector.top_k is None:
-        raise ConfigError(f"selector.top_k must be set for selector={selector.kind.value}")
-    if not 1 <= selector.top_k <= config.context_len:
-        raise ConfigError(
-            f"selector.top_k={selector.top_k} must be between 1 and the context, "
-            f"engine.context_len={config.context_len}"
-        )
-    if selector.kind is SelectorKind.quest and selector.top_k % selector.page_size:
-        raise ConfigError(
-            f"selector.top_k={selector.top_k} must be a multiple of selector.page_size={selector.page_size}, "
-            "since Quest takes whole pages"
-        )
-
-
 def _complete_offload(config: Config) -> None:
+    _complete_prefetch(config.offload)
     offload, k = config.offload, top_k(config)
     if offload.system is OffloadSystem.full_kv:
         offload.cache_slots = None
@@ -205,11 +182,42 @@ def _complete_offload(config: Config) -> None:
         )
 
 
+_PREFETCHES = {  # the first is the default
+    OffloadSystem.hisparse_prefetch: (Prefetch.exact, Prefetch.speculative),
+    OffloadSystem.no_io_oracle: (Prefetch.exact, Prefetch.none),
+}
+
+
+def _complete_prefetch(offload: OffloadConfig) -> None:
+    valid = _PREFETCHES.get(offload.system, (Prefetch.none,))
+    if offload.prefetch is None:
+        offload.prefetch = valid[0]
+    if offload.prefetch not in valid:
+        raise ConfigError(
+            f"offload.prefetch={offload.prefetch.value} cannot run with offload={offload.system.value}: choose "
+            f"{' or '.join(prefetch.value for prefetch in valid)}, or another offload system"
+        )
+    if not offload.system.keeps_slots:
+        offload.cold_start = OffloadConfig().cold_start  # there is no cache that could start cold
+
+
+def _check_admission(config: Config) -> None:
+    engine = config.engine
+    if engine.admission is AdmissionRule.slots and not config.offload.system.offloads:
+        raise ConfigError(
+            f"engine.admission=slots counts device cache slots, which offload={config.offload.system.value} has not; "
+            "choose full_output or new_token_ratio"
+        )
+    if engine.admission is not AdmissionRule.new_token_ratio:
+        engine.schedule_conservativeness = EngineConfig().schedule_conservativeness
+
+
 def _complete_sizes(config: Config) -> None:
     for owner, group, key in (
         (config.engine, "engine", "device_kv_budget"),
         (config.engine, "engine", "host_kv_budget"),
         (config.platform, "platform", "memory"),
+        (config.platform.link, "platform.link", "bandwidth"),
     ):
         value = getattr(owner, key)
         if value is not None:
@@ -217,6 +225,15 @@ def _complete_sizes(config: Config) -> None:
                 setattr(owner, key, parse_bytes(value))
             except ValueError as error:
                 raise ConfigError(f"{group}.{key}: {error}") from error
+    link = config.platform.link
+    if link.bandwidth is not None and int(link.bandwidth) < 1:
+        raise ConfigError(
+            "platform.link.bandwidth=0 moves nothing: give bytes a second (2GB), or null for no emulation"
+        )
+    if link.bandwidth is None and link.latency_us:
+        raise ConfigError(
+            f"platform.link.latency_us={link.latency_us} needs an emulated link: set platform.link.bandwidth (2GB) too"
+        )
 
 
 def _check_workload(config: Config) -> None:
@@ -283,6 +300,8 @@ def _drop_unused(config: Config) -> None:
     """Keys that mean nothing for this cell go to their defaults: setting one does not make another cell."""
     if config.selector.kind is not SelectorKind.quest:
         config.selector.page_size = SelectorConfig().page_size
+    if config.selector.kind is not SelectorKind.window:
+        config.selector.sink = SelectorConfig().sink
     if config.workload.kind is not WorkloadKind.text_files:
         config.workload.files = []
     if config.workload.kind is not WorkloadKind.selections:

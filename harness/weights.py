@@ -1,13 +1,19 @@
-"""Where a model's weights are: what `model.weights` means on this machine."""
+"""Where a model's weights are: what `model.weights` means on this machine.
+
+python -m harness.weights FOLDER prints the conf/model file of a Hugging Face folder.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from harness.fetch import is_fetched, model_dir
-from harness.schema import Family, ModelConfig
+from harness.hf_config import model_fields, read_config
+from harness.schema import ModelConfig
 
 _FETCH = "fetch:"
 
@@ -40,34 +46,43 @@ def check_weights(model: ModelConfig) -> None:
 
 
 def check_same_model(model: ModelConfig, folder: Path) -> None:
-    """Compare with the folder's config.json: the planner computes with conf/model's numbers. Raises ValueError,
-    also for a family whose weights cannot be read from a folder yet."""
-    if model.family is Family.mla:
-        raise ValueError(f"model={model.name}: MLA weights load from a seed only; set model.weights=random")
-    found = _read_json(folder / "config.json")
-    rope = found.get("rope_parameters") or {}
-    theirs = {
-        "num_layers": found.get("num_hidden_layers"),
-        "hidden_size": found.get("hidden_size"),
-        "num_heads": found.get("num_attention_heads"),
-        "num_kv_heads": found.get("num_key_value_heads"),
-        "head_dim": found.get("head_dim") or _quotient(found.get("hidden_size"), found.get("num_attention_heads")),
-        "intermediate_size": found.get("intermediate_size"),
-        "vocab_size": found.get("vocab_size"),
-        "rope_theta": found.get("rope_theta") or rope.get("rope_theta"),
-        "rms_norm_eps": found.get("rms_norm_eps"),
-        "tie_embeddings": found.get("tie_word_embeddings", False),
-    }
-    for key, value in theirs.items():
-        if value != getattr(model, key):
-            raise ValueError(f"model.{key}={getattr(model, key)}, but {folder}/config.json says {value}")
+    """Compare with the folder's config.json: the planner computes with conf/model's numbers. Raises ValueError."""
+    for key, theirs in model_fields(folder).items():
+        ours = getattr(model, key)
+        if theirs != ours:
+            raise ValueError(f"model.{key}={_shown(ours)}, but {folder}/config.json says {_shown(theirs)}")
+    if tensor_files(folder) is None:
+        raise ValueError(f"{folder} has neither model.safetensors nor model.safetensors.index.json")
 
 
-def _quotient(a: Any, b: Any) -> int | None:
-    return a // b if isinstance(a, int) and isinstance(b, int) and b else None
+def tensor_files(folder: Path) -> dict[str, Path] | None:
+    """File of every tensor of a sharded folder, {"": file} for one that is not sharded, None without weights."""
+    single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single.is_file():
+        return {"": single}
+    if not index.is_file():
+        return None
+    return {name: folder / file for name, file in json.loads(index.read_text())["weight_map"].items()}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist: model.weights must name a Hugging Face folder")
-    return dict(json.loads(path.read_text()))
+def _shown(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def main(args: list[str]) -> None:
+    """Print a conf/model file for a Hugging Face folder."""
+    if len(args) != 1:
+        sys.exit("usage: python -m harness.weights FOLDER > NAME.yaml")
+    folder = Path(args[0]).expanduser().resolve()
+    try:
+        fields = model_fields(folder)
+    except ValueError as error:
+        sys.exit(f"error: {error}")
+    positions = read_config(folder).get("max_position_embeddings")
+    values = {"name": folder.name, "weights": str(folder), "max_positions": positions} | fields
+    for key, value in values.items():
+        print(f"{key}: {json.dumps(_shown(value))}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

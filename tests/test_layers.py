@@ -18,11 +18,13 @@ PACKAGES = {"harness": ROOT, "workloads": ROOT, "analysis": ROOT, "hisparse_kern
 LAYERS: list[set[str]] = [
     {"harness", "harness.guard", "harness.interrupts", "harness.records", "harness.schema", "harness.units"},
     {
+        "harness.model_rules",
         "harness.validate",
         "harness.identity",
         "harness.overrides",
         "harness.fetch",
         "harness.gguf_to_hf",
+        "harness.hf_config",
         "harness.interrupts",
         "harness.weights",
         "hisparse_kernels",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.engine.admission import FullOutput
+from harness.engine.admission import make_admission
 from harness.engine.executor import Executor, Generation, StepResult
 from harness.engine.scheduler import Job, Plan, Scheduler
 from harness.records import ServerStats
@@ -56,7 +56,7 @@ class Engine:
     def __init__(self, config: Config, folder: Path | None, eos_ids: frozenset[int] = frozenset()):
         self._config = config
         self._eos_ids = eos_ids
-        self._admission = FullOutput(config)
+        self._admission = make_admission(config)
         self._executor = Executor(config, folder)
         self._scheduler = Scheduler(
             self._admission,
@@ -69,14 +69,25 @@ class Engine:
         self._stopping = False
         self._ids = itertools.count()
         self._totals = ServerStats(
-            prefill_tokens=0, decode_tokens=0, prefill_seconds=0.0, decode_seconds=0.0, decode_steps=0
+            prefill_tokens=0, decode_tokens=0, prefill_seconds=0.0, decode_seconds=0.0, decode_steps=0, retractions=0
         )
-        self._peaks = ServerStats(peak_running=0, device_kv_bytes=0, host_kv_bytes=0)
+        self._peaks = _no_peaks()
         self.failure: str | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+
+    def run_once(self) -> bool:
+        """Do here what the engine's thread would do next; False when there is nothing to do. For who drives an engine
+        that was never started: tests, benchmarks."""
+        assert not self._thread.is_alive(), "the engine has a thread of its own"
+        if not (self._inbox or self._live):
+            return False
+        work = self._next_work()
+        assert work is not None
+        work()
+        return True
 
     def stop(self) -> None:
         """End the loop after the step it is in; live requests get no further events."""
@@ -106,6 +117,11 @@ class Engine:
         """Drop a request at any stage and release its KV; unknown and ended ones are ignored."""
         self._post(lambda: self._drop(request_id))
 
+    def retract(self, request_id: int) -> None:
+        """Do to a running request what memory pressure does: its KV is released and it waits at the front of the
+        queue; its stream goes on when it has been computed again. Ignored where it is not running."""
+        self._post(lambda: self._retract(request_id))
+
     def stats(self) -> ServerStats:
         """Counters now; safe to call at any time."""
         kv, full = self._executor.kv.counters, self._config.offload.system.offloads
@@ -116,12 +132,19 @@ class Engine:
             prefill_seconds=totals.prefill_seconds,
             decode_seconds=totals.decode_seconds,
             decode_steps=totals.decode_steps,
+            retractions=totals.retractions,
             lookups=kv.lookups if full else None,
             misses=kv.misses if full else None,
             h2d_bytes=kv.h2d_bytes,
+            d2h_bytes=kv.d2h_bytes,
+            **{f"{lane.value}_bytes": count for lane, count in kv.bytes_moved.items()},
             exposed_io_seconds=kv.exposed_io_seconds,
+            prefill_io_seconds=kv.prefill_io_seconds,
             peak_running=peaks.peak_running,
             device_kv_bytes=peaks.device_kv_bytes,
+            device_records_bytes=peaks.device_records_bytes,
+            device_state_bytes=peaks.device_state_bytes,
+            device_metadata_bytes=peaks.device_metadata_bytes,
             host_kv_bytes=peaks.host_kv_bytes,
         )
 
@@ -160,7 +183,7 @@ class Engine:
             return f"{len(self._live)} requests are in flight"
         self._executor.kv.check_idle()
         assert self._admission.device_bytes == 0 and self._admission.host_bytes == 0, "reservations leaked"
-        self._peaks = ServerStats(peak_running=0, device_kv_bytes=0, host_kv_bytes=0)
+        self._peaks = _no_peaks()
         return None
 
     def _post(self, work: Callable[[], None]) -> None:
@@ -226,6 +249,11 @@ class Engine:
             self._executor.remove(request_id)
             del self._live[request_id]
 
+    def _retract(self, request_id: int) -> None:
+        if self._scheduler.retract(request_id):
+            self._executor.retract(request_id)
+            self._count(Plan(retracted=(request_id,)), StepResult())
+
     def _step(self) -> None:
         plan = self._scheduler.plan()
         assert plan, "requests are waiting, and none can run"
@@ -254,16 +282,25 @@ class Engine:
         now = (self._scheduler.num_running, self._admission.device_bytes, self._admission.host_bytes)
         peaks = self._peaks
         before = (peaks.peak_running or 0, peaks.device_kv_bytes or 0, peaks.host_kv_bytes or 0)
+        if now[1] > before[1]:
+            parts = self._admission.reserved()
+            peaks.device_records_bytes = parts.records
+            peaks.device_state_bytes, peaks.device_metadata_bytes = parts.selection_state, parts.metadata
         peaks.peak_running, peaks.device_kv_bytes, peaks.host_kv_bytes = map(max, now, before)
 
     def _count(self, plan: Plan, result: StepResult) -> None:
         totals: Any = self._totals
         totals.prefill_tokens += result.prefill_tokens
         totals.prefill_seconds += result.prefill_seconds
+        totals.retractions += len(plan.retracted)
         if plan.decode:
             totals.decode_steps += 1
-            totals.decode_tokens += len(plan.decode)
+            totals.decode_tokens += len(result.tokens.keys() & set(plan.decode))  # not those computed again
             totals.decode_seconds += result.decode_seconds
+
+
+def _no_peaks() -> ServerStats:
+    return ServerStats(**dict.fromkeys(ServerStats.PEAKS, 0))
 
 
 def wait_until_ready(engine: Engine) -> float:

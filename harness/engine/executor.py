@@ -23,6 +23,7 @@ class Generation:
 
     tokens: list[int]  # prompt, then what was generated
     prompt_len: int
+    computed: int = 0  # of the tokens, those that have KV
     max_new_tokens: int
     temperature: float = 0.0
     seed: int | None = None
@@ -47,6 +48,7 @@ class Executor:
         self.kv = make_kv(config)
         self.selector = make_selector(config, self.kv.num_rows)
         self.model = load_model(config, folder)
+        self._grows = config.engine.admission.grows
         self._requests: dict[int, Generation] = {}
         self.last_logits: Tensor | None = None  # of the last decode step, [n, vocab]: exactness tests read it
 
@@ -58,17 +60,27 @@ class Executor:
 
     def remove(self, request_id: int) -> None:
         """Forget a request at any stage and free its KV."""
-        request = self._requests.pop(request_id)
+        self.retract(request_id)
+        del self._requests[request_id]
+
+    def retract(self, request_id: int) -> None:
+        """Free a request's KV at any stage; it keeps its tokens, and computes again from the first when it is admitted
+        again."""
+        request = self._requests[request_id]
         if request.row is not None:
             self.kv.release(request.row)
+        request.row, request.computed = None, 0
 
     @torch.inference_mode()
     def run(self, plan: Plan) -> StepResult:
-        """Admit, prefill, then decode, as planned."""
+        """Retract, admit, prefill, then decode, as planned."""
         result = StepResult()
+        for request_id in plan.retracted:
+            self.retract(request_id)
         for request_id in plan.admitted:
             request = self._requests[request_id]
-            request.row = self.kv.admit(request.prompt_len + request.max_new_tokens)
+            room = len(request.tokens) if self._grows else request.prompt_len + request.max_new_tokens
+            request.row = self.kv.admit(self.kv.footprint.num_records(room))
         begin = time.perf_counter()
         for chunk in plan.prefill:
             self._prefill(chunk, result)
@@ -83,25 +95,33 @@ class Executor:
         request = self._requests[chunk.request_id]
         assert request.row is not None
         batch = ChunkBatch.of(request.row, chunk.start, chunk.length)
-        self.kv.begin_chunk(batch)
+        self.kv.begin_chunk(batch.in_records(self.kv.footprint.tokens_per_record))
         tokens = torch.tensor(request.tokens[batch.start : batch.end])
         logits = self.model.prefill(tokens, batch, self.kv, self.selector)
         result.prefill_tokens += chunk.length
+        request.computed = batch.end
         if chunk.is_last:
-            self.kv.finish_prefill(request.row, request.prompt_len)
-            self._accept(chunk.request_id, self._sample(request, logits), result)
+            self.kv.finish_prefill(request.row, self.kv.footprint.num_records(request.prompt_len))
+            if len(request.tokens) == request.prompt_len:  # else it was retracted, and the token is known
+                self._accept(chunk.request_id, self._sample(request, logits), result)
 
     def _decode(self, ids: tuple[int, ...], result: StepResult) -> None:
         requests = [self._requests[i] for i in ids]
         rows = [r.row for r in requests if r.row is not None]
-        batch = DecodeBatch.of(rows, [len(r.tokens) for r in requests])
-        self.kv.begin_decode(batch)
-        tokens = torch.tensor([r.tokens[-1] for r in requests])
+        batch = DecodeBatch.of(rows, [r.computed + 1 for r in requests])
+        if self._grows:
+            for row, request in zip(rows, requests, strict=True):
+                self.kv.grow(row, self.kv.footprint.num_records(request.computed + 1))
+        self.kv.begin_decode(batch.in_records(self.kv.footprint.tokens_per_record))
+        tokens = torch.tensor([r.tokens[r.computed] for r in requests])
         logits = self.model.decode(tokens, batch, self.kv, self.selector)
         self.last_logits = logits
         greedy = logits.argmax(dim=1).tolist()
         for i, request_id in enumerate(ids):
             request = requests[i]
+            request.computed += 1
+            if request.computed < len(request.tokens):
+                continue  # a step repeated after a retraction: the next token is known
             token = greedy[i] if request.temperature == 0 else self._sample(request, logits[i])
             self._accept(request_id, token, result)
 

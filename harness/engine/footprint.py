@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.schema import Config, Family, ModelConfig, OffloadSystem, SelectorKind
+from harness.engine.kv.sharing import slot_owners
+from harness.engine.selection_bytes import selection_parts
+from harness.schema import Config, Family, ModelConfig, OffloadSystem
 from harness.validate import top_k
 
 
@@ -27,7 +29,11 @@ class KVBytes:
 
 
 def record_width(model: ModelConfig) -> int:
-    """Elements of one position's KV in one layer: latent + rope key (MLA), or keys and values (GQA)."""
+    """Elements of one record in one layer: latent + rope key (MLA), keys and values (GQA), or the one vector that is
+    both (csa)."""
+    if model.family is Family.csa:
+        assert model.head_dim is not None
+        return model.head_dim
     if model.family is Family.mla:
         assert model.kv_lora_rank is not None
         assert model.qk_rope_head_dim is not None
@@ -42,23 +48,29 @@ def ceil_div(a: int, b: int) -> int:
 
 
 class Footprint:
-    """Sizes of one cell. `request(n)` is what a request of n positions, prompt and output, reserves."""
+    """Sizes of one cell. `request(n)` is what a request of n tokens, prompt and output, reserves."""
 
     def __init__(self, config: Config):
         model = config.model
-        self.num_layers = model.num_layers
+        self.num_layers = len(model.managed_layers)
+        self.tokens_per_record = model.record_tokens or 1
         self.record_bytes = record_width(model) * model.dtype.num_bytes
         self.page_size = config.engine.page_size
         self.system = config.offload.system
         self.cache_slots = config.offload.cache_slots or 0
+        self.num_slot_states = len(set(slot_owners(config))) if self.system.keeps_slots else 0
         self.context_len = config.context_len
         self.top_k = top_k(config)
-        self._state_entry_bytes, self._state_entry_positions = _selection_state(config)
+        self._state_parts = selection_parts(config)
+
+    def num_records(self, tokens: int) -> int:
+        """Complete records of a sequence: what the KV side holds of it in each layer."""
+        return tokens // self.tokens_per_record
 
     def request(self, positions: int) -> KVBytes:
-        pages = ceil_div(positions, self.page_size)
+        pages = ceil_div(self.num_records(positions), self.page_size)
         page_table = 4 * pages
-        state = self.num_layers * self._state_entry_bytes * ceil_div(positions, self._state_entry_positions)
+        state = sum(part.of(positions) for part in self._state_parts)
         token_bytes = self.num_layers * self.record_bytes
         if self.system is OffloadSystem.full_kv:
             return KVBytes(
@@ -68,11 +80,10 @@ class Footprint:
                 host=0,
             )
         slots = self.cache_slots + 1  # and the newest position's
-        keeps_order = self.system is not OffloadSystem.fetch_all
         return KVBytes(
             records=slots * token_bytes,
             selection_state=state,
-            metadata=page_table + (8 * self.num_layers * self.cache_slots if keeps_order else 0),
+            metadata=page_table + 8 * self.num_slot_states * self.cache_slots,
             host=pages * self.page_size * token_bytes,
         )
 
@@ -80,17 +91,4 @@ class Footprint:
     def workspace(self) -> int:
         """Device bytes an offload system needs besides its requests: one layer's records of the request
         in prefill, read back from the host pool for the attention of its next chunk."""
-        return self.context_len * self.record_bytes if self.system.offloads else 0
-
-
-def _selection_state(config: Config) -> tuple[int, int]:
-    """Bytes of one entry of one layer's selection state, and how many positions an entry stands for."""
-    model, width = config.model, config.model.dtype.num_bytes
-    if config.selector.kind is SelectorKind.dsa:
-        assert model.index_head_dim is not None
-        return model.index_head_dim * width, 1
-    if config.selector.kind is SelectorKind.quest:
-        assert model.num_kv_heads is not None
-        assert model.head_dim is not None
-        return 2 * model.num_kv_heads * model.head_dim * width, config.selector.page_size
-    return 0, 1
+        return self.num_records(self.context_len) * self.record_bytes if self.system.offloads else 0

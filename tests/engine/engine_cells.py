@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 
 import torch
@@ -32,10 +33,20 @@ GLM += ["model.v_head_dim=16", "engine.context_len=256"]
 GQA = [*GLM[:3], "selector=quest", "model=smollm2_135m", "model.weights=random", "workload=random_ids", *ROOMY]
 GQA += ["model.num_layers=3", "model.hidden_size=96", "model.num_heads=6", "model.num_kv_heads=2"]
 GQA += ["model.head_dim=16", "model.intermediate_size=128", "model.vocab_size=300", "engine.context_len=256"]
+CSA = [*GLM[:3], "model=dsv4_tiny", "selector=nsa", *ROOMY, "model.hidden_size=48", "model.num_heads=2"]
+CSA += ["model.head_dim=16", "model.q_lora_rank=32", "model.qk_rope_head_dim=8", "model.index_head_dim=16"]
+CSA += ["model.window=8", "model.record_tokens=2", "model.compress_ratios=[2,0,8,2,2]", "model.out_lora_rank=16"]
+CSA += ["model.expert_intermediate_size=32", "model.vocab_size=300", "engine.context_len=256"]
+EXPERTS = ["model.num_experts=6", "model.experts_per_token=2", "model.expert_intermediate_size=32"]
 
 MODELS = {  # every kind of selection the engine has, on a model small enough for hundreds of steps
     "dsa": [*GLM, "selector=dsa", "selector.top_k=16"],
     "quest": [*GQA, "selector.page_size=4", "selector.top_k=16", "model.embed_common=0.5"],
+    "shared_moe": [*GLM, "model.index_anchors=[0,1]", "selector.top_k=16", *EXPERTS, "model.num_dense_layers=1"],
+    "nsa": [*CSA, "selector.top_k=16"],
+    "exact_mla": [*GLM, "selector=exact_topk", "selector.top_k=16"],
+    "exact_gqa": [*GQA, *EXPERTS, "selector=exact_topk", "selector.top_k=16", "model.qk_norm=true"],
+    "window": [*GQA, "selector=window", "selector.top_k=16"],
     "dense_mla": [*GLM, "selector=dense"],
     "dense_gqa": [*GQA, "selector=dense", "selector.top_k=null", "selector.page_size=16"],
 }
@@ -58,13 +69,15 @@ def cell_of(model: str, system: str, *more: str) -> Config:
     more: further `group.key=value`; completed and checked as a composed one is.
     """
     config = deepcopy(_base(model))
-    config.offload.system = OffloadSystem[system]
+    config.offload.system, config.offload.prefetch = OffloadSystem[system], None
     config.offload.cache_slots = None if model.startswith("dense") else 24
     for override in more:
         key, value = override.split("=")
         group, name = key.split(".")
         assert hasattr(getattr(config, group), name), key
-        setattr(getattr(config, group), name, yaml.safe_load(value))
+        before = getattr(getattr(config, group), name)
+        parsed = type(before)(value) if isinstance(before, Enum) else yaml.safe_load(value)
+        setattr(getattr(config, group), name, parsed)
     return complete(config)
 
 

@@ -61,6 +61,10 @@ class Residents:
     [
         ("dsa", COMING_AND_GOING, 300),
         ("quest", COMING_AND_GOING[:5], 100),
+        ("shared_moe", COMING_AND_GOING[:5], 100),
+        ("nsa", COMING_AND_GOING, 300),
+        ("exact_mla", COMING_AND_GOING[:5], 100),
+        ("exact_gqa", COMING_AND_GOING[:5], 100),
         ("dense_mla", BRIEFLY, 35),
         ("dense_gqa", BRIEFLY, 35),
     ],
@@ -100,8 +104,8 @@ def test_the_oracle_is_caught(model: str) -> None:
 
 
 def other_layer(kv: HiSparse, layer: int) -> None:
-    gather, other = kv.gather, (layer + 1) % kv.num_layers
-    kv.gather = lambda at, slots: gather(other if at == layer else at, slots)  # type: ignore[method-assign]
+    records, other = kv.device_records, (layer + 1) % kv.num_layers
+    kv.device_records = lambda at: records(other if at == layer else at)  # type: ignore[method-assign]
 
 
 def fetches_from_other_layer(kv: HiSparse, layer: int) -> None:
@@ -124,8 +128,13 @@ def fetches_from_other_layer(kv: HiSparse, layer: int) -> None:
 
 
 def forgets_write_through(kv: HiSparse, layer: int) -> None:
+    """The host pool gets zeros in place of one layer's new records."""
     write = kv.write_through
-    kv.write_through = lambda at: None if at == layer else write(at)  # type: ignore[method-assign]
+
+    def wrong(at: int, records: torch.Tensor) -> None:
+        write(at, torch.zeros_like(records) if at == layer else records)
+
+    kv.write_through = wrong  # type: ignore[method-assign]
 
 
 def wrong_page(kv: HiSparse, layer: int) -> None:
@@ -145,12 +154,13 @@ def wrong_page(kv: HiSparse, layer: int) -> None:
 
 
 def one_slot_off(kv: HiSparse, layer: int) -> None:
-    gather = kv.gather
+    resolve = kv.resolve
 
-    def wrong(at: int, slots: torch.Tensor) -> torch.Tensor:
-        return gather(at, torch.where(slots > 0, slots - 1, slots) if at == layer else slots)
+    def wrong(at: int, selection: torch.Tensor) -> torch.Tensor:
+        slots = resolve(at, selection)
+        return torch.where(slots > 0, slots - 1, slots) if at == layer else slots
 
-    kv.gather = wrong  # type: ignore[method-assign]
+    kv.resolve = wrong  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2])
@@ -248,6 +258,7 @@ def test_the_host_pool_holds_what_was_computed_and_nothing_else() -> None:
         probe.run(plan)
         ended = run.advance(plan)
         if not ended:
+            kv.check_integrity()  # waits for what is on its way to the pool
             length = run.requests[0].prefilled + max(0, run.requests[0].generated - 1)
             written[kernels.host_records(kv.host.page_table, torch.tensor(0), torch.arange(length), kv.page_size)] = (
                 True

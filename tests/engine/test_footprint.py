@@ -22,7 +22,7 @@ def _base(experiment: str) -> Config:
 
 def _config(experiment: str, system: str, slots: int | None = None) -> Config:
     config = copy.deepcopy(_base(experiment))
-    config.offload.system = OffloadSystem[system]
+    config.offload.system, config.offload.prefetch = OffloadSystem[system], None
     config.offload.cache_slots = slots
     return complete(config)
 

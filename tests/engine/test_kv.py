@@ -17,18 +17,9 @@ from harness.engine.kv.full import FullKV
 from harness.engine.kv.hierarchy import Hierarchy
 from harness.engine.kv.hisparse import HiSparse
 from harness.engine.scheduler import Chunk, Plan
-from harness.engine.selectors.base import Selector
-from harness.engine.selectors.dsa import DSA
-from harness.engine.selectors.quest import Quest
 
 ALL_SYSTEMS = (*SYSTEMS, "no_io_oracle")
 SLOTS = 24
-
-
-def state_tensors(selector: Selector) -> list[Tensor]:
-    if isinstance(selector, DSA):
-        return [selector.keys]
-    return [selector.low, selector.high] if isinstance(selector, Quest) else []
 
 
 def written_bytes(tensor: Tensor) -> int:
@@ -48,9 +39,9 @@ def test_a_request_holds_what_was_predicted(model: str, system: str, prompt: int
     probe = Probe(cell_of(model, system, "engine.max_running_requests=3", *small))
     kv, selector = probe.kv, probe.executor.selector
     pool = kv.pool if isinstance(kv, FullKV) else kv.host  # type: ignore[attr-defined]
-    for tensor in (pool.records, *state_tensors(selector), *([kv.cache] if isinstance(kv, Hierarchy) else [])):
+    for tensor in (pool.records, *selector.state, *([kv.cache] if isinstance(kv, Hierarchy) else [])):
         tensor.fill_(torch.nan)
-        if tensor.dim() == 3 or tensor is getattr(kv, "cache", None):
+        if tensor is pool.records or tensor is getattr(kv, "cache", None):
             tensor.view(kv.num_layers, -1, kv.width)[:, 0] = 0  # read for -1 slots
     baseline = written_bytes(pool.records)
 
@@ -61,15 +52,20 @@ def test_a_request_holds_what_was_predicted(model: str, system: str, prompt: int
     for _ in range(new - 1):
         probe.run(Plan((), (), (0,)))
 
+    kv.check_integrity()  # waits for what is on its way to the pool
     pages = len(pool._held[0])
     pool_bytes = pages * pool.page_size * kv.num_layers * kv.width * pool.records.element_size()
-    row_records = prompt + new - 1
+    computed = prompt + new - 1
+    row_records = kv.footprint.num_records(computed)
     assert written_bytes(pool.records) - baseline in (  # record 0 was written from the start, and is perhaps ours
         row_records * kv.num_layers * kv.footprint.record_bytes,
-        (row_records - 1) * kv.num_layers * kv.footprint.record_bytes,
+        max(0, row_records - 1) * kv.num_layers * kv.footprint.record_bytes,
     )
-    state = sum(written_bytes(tensor) for tensor in state_tensors(selector))
-    assert state == (kv.footprint.request(row_records).selection_state if row_records else 0)
+    state = sum(written_bytes(tensor) for tensor in selector.state)
+    if selector.resident is None:
+        assert state == kv.footprint.request(computed).selection_state
+    else:  # the window and the compressors' inputs are reserved whole
+        assert 0 < state <= kv.footprint.request(computed).selection_state
     assert state <= predicted.selection_state
     metadata = 4 * pages
     if isinstance(kv, FullKV):

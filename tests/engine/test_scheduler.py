@@ -32,8 +32,20 @@ class Budget:
         self.held[request_id] = _cost(prompt_len, max_new_tokens)
         return True
 
+    def grow(self, request_id: int, positions: int) -> bool:
+        return request_id in self.held  # all of it was reserved
+
     def release(self, request_id: int) -> None:
         del self.held[request_id]
+
+    def stepped(self, steps: int) -> None:
+        pass
+
+    def retracted(self) -> None:
+        raise AssertionError("nobody is ever retracted")
+
+    def stable_steps(self, request_ids: tuple[int, ...], steps: int, someone_waits: bool) -> int:
+        return steps
 
     @property
     def device_bytes(self) -> int:

@@ -221,7 +221,7 @@ def test_layers_and_rows_keep_apart(make: object) -> None:
     """Writing one layer's row leaves every other bit of the state alone."""
     torch.manual_seed(7)
     selector: Selector = make()  # type: ignore[operator]
-    state = [selector.keys] if isinstance(selector, DSA) else [selector.low, selector.high]  # type: ignore[attr-defined]
+    state = selector.state
     for part in state:
         part.zero_()
     keys = torch.randn(20, INDEX_DIM) if isinstance(selector, DSA) else random_keys(20)

@@ -171,6 +171,14 @@ def test_metrics_are_prometheus_and_count_what_was_done(server: RunningServer) -
     assert grown["hisparse:peak_running"] == 1
     need = server.engine._admission._footprint.request(70)
     assert (grown["hisparse:device_kv_bytes"], grown["hisparse:host_kv_bytes"]) == (need.device, need.host)
+    parts = [grown[f"hisparse:device_{part}_bytes"] for part in ("records", "state", "metadata")]
+    assert parts == [need.records, need.selection_state, need.metadata]
+    record = 384  # bytes of one position, both layers
+    moved = {name: grown[f"hisparse:{name}_bytes_total"] for name in ("staging", "write_through", "demand", "load")}
+    assert (moved["staging"], moved["write_through"]) == (30 * record, 39 * record)
+    assert moved["demand"] == grown["hisparse:misses_total"] * record / 2
+    assert grown["hisparse:h2d_bytes_total"] == moved["demand"] + moved["load"]
+    assert grown["hisparse:d2h_bytes_total"] == moved["staging"] + moved["write_through"]
     assert grown["hisparse:num_running"] == grown["hisparse:num_waiting"] == 0
 
 
@@ -194,7 +202,9 @@ def test_server_info(server: RunningServer) -> None:
     status, info = server.call("GET", "/server_info")
     assert status == 200
     assert info["engine"] == "native"
-    assert info["config"]["offload"] == {"system": "hisparse_sync", "cache_slots": 24}
+    offload = {"system": "hisparse_sync", "cache_slots": 24, "prefetch": "none", "cold_start": "last"}
+    assert info["config"]["offload"] == offload
+    assert (info["link"], info["prefetch"]) == ("memory copy", "none")
     assert (info["num_running"], info["num_waiting"]) == (0, 0)
     assert info["stats"]["decode_steps"] > 0
     assert info["kv_bytes_of_longest_request"]["host"] == CONTEXT * 384

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from harness.schema import Config, OffloadSystem
+from harness.schema import Config, OffloadSystem, Prefetch
 
 if TYPE_CHECKING:
     from harness.engine.kv.base import KVSide
@@ -15,11 +15,15 @@ def make_kv(config: Config) -> KVSide:
     from harness.engine.kv.fetch_all import FetchAll
     from harness.engine.kv.full import FullKV
     from harness.engine.kv.hisparse import HiSparse
+    from harness.engine.kv.prefetch import ExactPrefetch, SpeculativePrefetch
 
     kinds: dict[OffloadSystem, type[KVSide]] = {
         OffloadSystem.full_kv: FullKV,
         OffloadSystem.fetch_all: FetchAll,
         OffloadSystem.hisparse_sync: HiSparse,
-        OffloadSystem.no_io_oracle: HiSparse,
+        OffloadSystem.hisparse_prefetch: ExactPrefetch,
+        OffloadSystem.no_io_oracle: ExactPrefetch,
     }
+    if config.offload.prefetch is Prefetch.speculative:
+        return SpeculativePrefetch(config)
     return kinds[config.offload.system](config)

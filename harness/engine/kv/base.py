@@ -2,18 +2,23 @@
 
 Systems differ only behind it: every one hands attention the same records for the same selection, so outputs
 are bit-identical and a comparison isolates placement. A request occupies a *row* from `admit` to `release`.
+
+A position here is that of a record. Most models have a record per token; one with compressed entries has a record
+per `Footprint.tokens_per_record` tokens, and the executor hands over batches that count records
+(`DecodeBatch.in_records`): a row may have none yet, and gets a new one only in some steps (`batch.growing`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.footprint import Footprint, ceil_div, record_width
+from harness.engine.kv.lanes import Lane
 from harness.schema import Config
 
 
@@ -22,9 +27,18 @@ class KVCounters:
     """Running totals since the server started."""
 
     lookups: int = 0  # selected positions resolved against a device cache
-    misses: int = 0
-    h2d_bytes: int = 0
-    exposed_io_seconds: float = 0.0
+    misses: int = 0  # of those, fetched from the host pool, on demand or as an anchor's misses replayed
+    exposed_io_seconds: float = 0.0  # decode waiting for records
+    prefill_io_seconds: float = 0.0  # prefill waiting for records
+    bytes_moved: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
+
+    @property
+    def h2d_bytes(self) -> int:
+        return sum(count for lane, count in self.bytes_moved.items() if lane.to_device)
+
+    @property
+    def d2h_bytes(self) -> int:
+        return sum(count for lane, count in self.bytes_moved.items() if not lane.to_device)
 
 
 class KVSide(ABC):
@@ -37,14 +51,15 @@ class KVSide(ABC):
         self.footprint = Footprint(config)
         self.width = record_width(config.model)
         self.dtype = getattr(torch, config.model.dtype.value)
-        self.num_layers = config.model.num_layers
+        self.num_layers = self.footprint.num_layers
         self.page_size = config.engine.page_size
         self.counters = KVCounters()
         smallest = self.footprint.request(1).device
         budget = int(config.engine.device_kv_budget)
         self.num_rows = max(1, min(config.engine.max_running_requests, budget // smallest))
-        self.pages_per_row = ceil_div(config.context_len, self.page_size)
+        self.pages_per_row = ceil_div(self.footprint.num_records(config.context_len), self.page_size)
         self._free_rows = list(range(self.num_rows))[::-1]
+        self._held_rows: set[int] = set()
 
     @abstractmethod
     def admit(self, positions: int) -> int:
@@ -52,6 +67,11 @@ class KVSide(ABC):
 
         The scheduler's ledger has made sure that it fits; running out here is a bug (AssertionError).
         """
+
+    @abstractmethod
+    def grow(self, row: int, positions: int) -> None:
+        """Have room in the row for that many positions in all; nothing where it has it. As `admit`, the ledger has
+        made sure that it fits."""
 
     @abstractmethod
     def release(self, row: int) -> None:
@@ -85,14 +105,41 @@ class KVSide(ABC):
     def resolve(self, layer: int, selection: Tensor) -> Tensor:
         """Selected positions int32 [n, k] (-1: none) to device slots int32 [n, k], fetching what is missing."""
 
+    def resolve_shared(self, layer: int, anchor: int, selection: Tensor) -> Tensor:
+        """As `resolve`, for a layer that uses the selection of layer `anchor` (`ModelConfig.anchor_of`), which was
+        resolved earlier in this step. A system that replays the anchor's plan overrides this; here the shared
+        layer's cache is resolved on its own, which gives the same records.
+        """
+        return self.resolve(layer, selection)
+
+    @abstractmethod
+    def device_records(self, layer: int) -> Tensor:
+        """One layer's records on the device [..., W], where attention reads those of `resolve`'s slots."""
+
     @abstractmethod
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         """Records [n, k, W] at device slots; at -1 any record, which attention masks."""
 
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless everything held has one owner and all copies of a record agree.
+
+        Between steps, with requests at any stage; reads every record it compares, so it is for tests.
+        """
+        assert not self._held_rows & set(self._free_rows), "a row is both held and free"
+        rows = sorted([*self._held_rows, *self._free_rows])
+        assert rows == list(range(self.num_rows)), f"rows were lost or given twice: {rows}"
+
     def check_idle(self) -> None:
         """Raise AssertionError unless everything was given back (called when no request is left)."""
+        assert not self._held_rows, f"rows {sorted(self._held_rows)} are still held"
         assert sorted(self._free_rows) == list(range(self.num_rows)), "rows were lost"
 
     def _take_row(self) -> int:
         assert self._free_rows, "more requests admitted than rows"
-        return self._free_rows.pop()
+        row = self._free_rows.pop()
+        self._held_rows.add(row)
+        return row
+
+    def _give_row(self, row: int) -> None:
+        self._held_rows.remove(row)
+        self._free_rows.append(row)

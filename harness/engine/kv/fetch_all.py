@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-import time
-
+import hisparse_kernels as kernels
 import torch
+from hisparse_kernels import Plan
 from torch import Tensor
 
 from harness.engine.kv.hierarchy import Hierarchy
+from harness.engine.kv.lanes import Lane
 
 
 class FetchAll(Hierarchy):
     """The device holds one selection per row and layer, in selection order, and the newest record."""
 
     def finish_prefill(self, row: int, length: int) -> None:
-        """Nothing to do: the first step fetches what it selects."""
+        """Put the newest record where steps that append none will look for it: a record of several tokens is the
+        newest for as many steps."""
+        super().finish_prefill(row, length)
+        if length and self.footprint.tokens_per_record > 1:
+            source = self.host.index(torch.tensor(row), torch.tensor(length - 1))
+
+            def copy() -> None:
+                self.cache[:, row, self.num_slots] = self.host.records[:, source]
+
+            load = self._submit(Lane.load, copy, self.num_layers)
+            self.counters.prefill_io_seconds += self._wait(load)
 
     def append(self, layer: int, records: Tensor) -> None:
-        self.cache[layer, self._batch.rows, self.num_slots] = records
-        self.write_through(layer)
+        kernels.stage(records, self.cache[layer].view(-1, self.width), self._newest_slots)
+        self.write_through(layer, records)
 
     def resolve(self, layer: int, selection: Tensor) -> Tensor:
         batch = self._batch
+        chosen = selection >= 0
         newest = selection == (batch.seq_lens - 1).unsqueeze(1)
-        moved = (selection >= 0) & ~newest
-        place = torch.where(newest, self.num_slots, torch.arange(selection.shape[1]))
+        moved = chosen & ~newest
         in_batch, index = moved.nonzero(as_tuple=True)
-        rows = batch.rows[in_batch]
-        source = self.host.index(rows, selection[in_batch, index].long())
-        begin = time.perf_counter()  # as for HiSparse: the copies alone
-        self.cache[layer, rows, index] = self.host.records[layer][source]
-        self.counters.exposed_io_seconds += time.perf_counter() - begin
-        self.counters.lookups += int((selection >= 0).sum())
-        self.counters.misses += len(rows)
-        self.counters.h2d_bytes += len(rows) * self.footprint.record_bytes
+        plan = Plan(batch.rows[in_batch], index, selection[in_batch, index].long(), moved.sum(1))
+        self.counters.lookups += int(chosen.sum())
+        self.counters.misses += len(index)
+        if len(index):
+            self._settle_written(plan)
+            self.counters.exposed_io_seconds += self._wait(self._fetch(Lane.demand, layer, plan))
+        place = torch.where(newest, self.num_slots, torch.arange(selection.shape[1]))
         flat = batch.rows.unsqueeze(1) * (self.num_slots + 1) + place
-        return torch.where(selection >= 0, flat, -1).to(torch.int32)
+        return torch.where(chosen, flat, -1).to(torch.int32)

@@ -32,9 +32,12 @@ class FullKV(KVSide):
         self.pool.allocate(row, positions)
         return row
 
+    def grow(self, row: int, positions: int) -> None:
+        self.pool.grow(row, positions)
+
     def release(self, row: int) -> None:
         self.pool.free(row)
-        self._free_rows.append(row)
+        self._give_row(row)
 
     def begin_chunk(self, batch: ChunkBatch) -> None:
         self._prefix = self.pool.index(torch.tensor(batch.row), torch.arange(batch.end))
@@ -51,7 +54,7 @@ class FullKV(KVSide):
 
     def begin_decode(self, batch: DecodeBatch) -> None:
         self._rows = batch.rows.unsqueeze(1)
-        self._newest = self.pool.index(batch.rows, batch.positions)
+        self._newest = torch.where(batch.growing >= 0, self.pool.index(batch.rows, batch.positions), -1)
 
     def append(self, layer: int, records: Tensor) -> None:
         kernels.stage(records, self.pool.records[layer], self._newest)
@@ -60,8 +63,15 @@ class FullKV(KVSide):
         slots = self.pool.index(self._rows, selection.clamp(min=0).long())
         return torch.where(selection >= 0, slots, -1).to(torch.int32)
 
+    def device_records(self, layer: int) -> Tensor:
+        return self.pool.records[layer]
+
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         return kernels.gather(self.pool.records[layer], slots)
+
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        self.pool.check_integrity(self._held_rows)
 
     def check_idle(self) -> None:
         super().check_idle()

@@ -1,19 +1,36 @@
 """Offload: the host pool holds every record; what of it is on the device is the subclass's choice.
 
 HiSparse sections 3.2 and 3.3. Prefill stages each layer's records to the pool as they are produced and reads
-the earlier ones back for its attention, through one layer's workspace; every new record is written through.
+the earlier ones back for its attention, through one layer's workspace; every new record is written through. Both
+happen on lanes beside the computation, and are waited for by what needs their records.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
 import hisparse_kernels as kernels
 import torch
+from hisparse_kernels import Plan
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.kv.base import KVSide
+from harness.engine.kv.lanes import Lane, Lanes, Transfer
+from harness.engine.kv.link import Link
 from harness.engine.kv.paged import PagedPool, empty_records
 from harness.schema import Config
+
+
+class Unwritten(NamedTuple):
+    """One step's new records on their way to the host pool."""
+
+    transfer: Transfer
+    host_index: Tensor  # int64 [n], -1: none
 
 
 class Hierarchy(KVSide):
@@ -34,44 +51,135 @@ class Hierarchy(KVSide):
         )
         self.num_slots = self.footprint.cache_slots
         self.cache = empty_records(self.num_layers, self.num_rows, self.num_slots + 1, self.width, dtype=self.dtype)
-        self._workspace = torch.empty(config.context_len, self.width, dtype=self.dtype)
+        self.lanes = Lanes(Link(config.platform.link))
+        self._workspace = torch.empty(self.footprint.num_records(config.context_len), self.width, dtype=self.dtype)
+        self._staged: dict[int, list[list[Transfer]]] = {}  # by row in prefill, then by layer
+        self._fresh: list[Tensor] = []  # this step's new records, by layer
+        self._unwritten: deque[Unwritten] = deque()
 
     def admit(self, positions: int) -> int:
         row = self._take_row()
         self.host.allocate(row, positions)
+        self._staged[row] = [[] for _ in range(self.num_layers)]
         return row
 
+    def grow(self, row: int, positions: int) -> None:
+        self.host.grow(row, positions)
+
     def release(self, row: int) -> None:
+        """The row's pages may go to another request at once: nothing may still be on its way to them."""
+        for transfers in self._staged.pop(row, []):
+            for transfer in transfers:
+                transfer.settle()
+        for unwritten in self._unwritten:
+            unwritten.transfer.settle()
         self.host.free(row)
-        self._free_rows.append(row)
+        self._give_row(row)
 
     def begin_chunk(self, batch: ChunkBatch) -> None:
         self._chunk = batch
         self._prefix = self.host.index(torch.tensor(batch.row), torch.arange(batch.end))
 
     def stage(self, layer: int, records: Tensor) -> None:
-        start, end = self._chunk.start, self._chunk.end
-        kernels.stage(records, self.host.records[layer], self._prefix[start:])
+        row, start, end = self._chunk.row, self._chunk.start, self._chunk.end
+        copy = partial(kernels.stage, records, self.host.records[layer], self._prefix[start:])
+        self._staged[row][layer].append(self._submit(Lane.staging, copy, end - start))
         self._workspace[start:end] = records
 
     def prefix(self, layer: int) -> Tensor:
         """The earlier chunks' records come back from the host pool, the chunk's own are already here."""
-        start, end = self._chunk.start, self._chunk.end
+        row, start, end = self._chunk.row, self._chunk.start, self._chunk.end
         if start:
-            torch.index_select(self.host.records[layer], 0, self._prefix[:start], out=self._workspace[:start])
-            self.counters.h2d_bytes += start * self.footprint.record_bytes
+            pool, index, place = self.host.records[layer], self._prefix[:start], self._workspace[:start]
+            for staged in self._staged[row][layer][:-1]:
+                staged.settle()  # what was staged before arrives before: the link keeps its order
+            load = self._submit(Lane.load, lambda: torch.index_select(pool, 0, index, out=place), start)
+            self.counters.prefill_io_seconds += self._wait(load)
         return self._workspace[:end]
+
+    def finish_prefill(self, row: int, length: int) -> None:
+        """Everything is in the host pool before the first decode step may fetch it (section 3.3, admission)."""
+        self.counters.prefill_io_seconds += self._wait(*(t for staged in self._staged.pop(row) for t in staged))
 
     def begin_decode(self, batch: DecodeBatch) -> None:
         self._batch = batch
-        self._newest = self.host.index(batch.rows, batch.positions)
+        self._newest = torch.where(batch.growing >= 0, self.host.index(batch.rows, batch.positions), -1)
+        self._grown = int((batch.growing >= 0).sum())
+        self._newest_slots = torch.where(
+            batch.growing >= 0, batch.rows * (self.num_slots + 1) + self.num_slots, -1
+        )  # flat, where each new record goes on the device
 
-    def write_through(self, layer: int) -> None:
-        kernels.write_through(self.cache[layer], self._batch.rows, self.host.records[layer], self._newest)
+    def write_through(self, layer: int, records: Tensor) -> None:
+        """Send the new records [n, W] of a layer to the host pool; all layers' go together, after the last."""
+        self._fresh.append(records)
+        if layer == self.num_layers - 1:
+            fresh, pool, index = self._fresh, self.host.records, self._newest
+
+            def copy() -> None:
+                begins = torch.arange(0, pool.shape[0] * pool.shape[1], pool.shape[1]).unsqueeze(1)
+                everywhere = torch.where(index >= 0, begins + index, -1).flatten()
+                kernels.stage(torch.cat(fresh), pool.view(-1, self.width), everywhere)
+
+            self._fresh = []
+            transfer = self._submit(Lane.write_through, copy, self.num_layers * self._grown)
+            self._unwritten.append(Unwritten(transfer, index))
+            self._forget_written()
+
+    def _forget_written(self) -> None:
+        while self._unwritten and self.lanes.arrived(self._unwritten[0].transfer):
+            self._unwritten.popleft()
+
+    def device_records(self, layer: int) -> Tensor:
+        return self.cache[layer]
 
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         return kernels.gather(self.cache[layer], slots)
 
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        self._settle_all()
+        self.host.check_integrity(self._held_rows)
+        assert set(self._staged) <= self._held_rows, "staging of a row that nobody holds"
+
     def check_idle(self) -> None:
         super().check_idle()
         self.host.check_idle()
+        assert not self._staged, f"rows {sorted(self._staged)} are still being staged"
+
+    def _fetch(self, lane: Lane, layer: int, plan: Plan) -> Transfer:
+        """Submit the copies of a plan's misses into a layer's cache."""
+        pool, table = self.host.records[layer], self.host.page_table
+        copy = partial(kernels.replay, plan, self.cache[layer], pool, table, self.page_size)
+        return self._submit(lane, copy, len(plan.rows))
+
+    def _settle_written(self, plan: Plan) -> None:
+        """Have those records in the host pool that the plan's copies will read.
+
+        They arrive before what is submitted after them: the link keeps its order. Most plans wait for nothing.
+        """
+        self._forget_written()
+        if self._unwritten:
+            needed = self.host.index(plan.rows, plan.positions)
+            for unwritten in self._unwritten:
+                if not unwritten.transfer.is_made and torch.isin(unwritten.host_index, needed).any():
+                    unwritten.transfer.settle()
+
+    def _settle_all(self) -> None:
+        for unwritten in self._unwritten:
+            unwritten.transfer.settle()
+        for row in self._staged.values():
+            for transfers in row:
+                for transfer in transfers:
+                    transfer.settle()
+
+    def _submit(self, lane: Lane, copy: Callable[[], object], records: int) -> Transfer:
+        num_bytes = records * self.footprint.record_bytes
+        self.counters.bytes_moved[lane] += num_bytes
+        return self.lanes.submit(lane, copy, num_bytes)
+
+    def _wait(self, *transfers: Transfer) -> float:
+        """Wait for transfers in this order; the seconds it took."""
+        begin = time.perf_counter()
+        for transfer in transfers:
+            self.lanes.wait(transfer)
+        return time.perf_counter() - begin

@@ -1,67 +1,129 @@
 """HiSparse: B slots per row and layer kept by recency, misses fetched before attention (`hisparse_sync`);
-with the copies left out, the no-IO oracle (`no_io_oracle`), whose outputs are invalid."""
+with the copies left out, a no-IO oracle, whose outputs are invalid."""
 
 from __future__ import annotations
 
-import time
-
 import hisparse_kernels as kernels
 import torch
+from hisparse_kernels import Plan
 from torch import Tensor
 
+from harness.engine.batch import DecodeBatch
 from harness.engine.kv.hierarchy import Hierarchy
-from harness.schema import Config, OffloadSystem
+from harness.engine.kv.lanes import Lane
+from harness.engine.kv.sharing import slot_owners
+from harness.schema import ColdStart, Config, OffloadSystem
 
 
 class HiSparse(Hierarchy):
+    """Slot state is kept once for all layers that follow the same one (`owners`): here, each for itself."""
+
     def __init__(self, config: Config):
         super().__init__(config)
-        shape = (self.num_layers, self.num_rows, self.num_slots)
+        self.owners = slot_owners(config)
+        kept = sorted(set(self.owners))
+        self._state = [kept.index(owner) for owner in self.owners]  # layer -> its index in the slot state
+        shape = (len(kept), self.num_rows, self.num_slots)
         self.slot_positions = torch.empty(shape, dtype=torch.int32)  # written by load_row at admission
         self.lru_order = torch.empty(shape, dtype=torch.int32)
         self._moves_bytes = config.offload.system is not OffloadSystem.no_io_oracle
+        self._starts_empty = config.offload.cold_start is ColdStart.empty
+        self._lengths = torch.zeros(self.num_rows, dtype=torch.int32)  # of decoding rows; 0 before
+
+    def admit(self, positions: int) -> int:
+        row = super().admit(positions)
+        self._lengths[row] = 0
+        return row
 
     def finish_prefill(self, row: int, length: int) -> None:
-        """Begin the caches with the last B positions (section 3.3, admission)."""
-        first = length - 1 - min(length - 1, self.num_slots)
-        source = self.host.index(torch.tensor(row), torch.arange(first, length))
-        for layer in range(self.num_layers):
-            kernels.load_row(
-                row,
-                length,
-                self.slot_positions[layer],
-                self.lru_order[layer],
-                self.cache[layer],
-                self.host.records[layer][source],
-            )
-        self.counters.h2d_bytes += len(source) * self.num_layers * self.footprint.record_bytes
+        """Begin the caches with the last B positions (section 3.3, admission), or with the newest alone.
+
+        A prompt too short for a record of several tokens begins like one of a single record: nothing in the B slots.
+        """
+        super().finish_prefill(row, length)
+        length = max(1, length)
+        resident = 0 if self._starts_empty else min(length - 1, self.num_slots)
+        source = self.host.index(torch.tensor(row), torch.arange(length - 1 - resident, length))
+
+        def copy() -> None:
+            for layer, state in enumerate(self._state):
+                kernels.load_row(
+                    row,
+                    1 if self._starts_empty else length,
+                    self.slot_positions[state],
+                    self.lru_order[state],
+                    self.cache[layer],
+                    self.host.records[layer][source],
+                )
+
+        load = self._submit(Lane.load, copy, (resident + 1) * self.num_layers)
+        self.counters.prefill_io_seconds += self._wait(load)
+        self._lengths[row] = length
+
+    def begin_decode(self, batch: DecodeBatch) -> None:
+        super().begin_decode(batch)
+        self._lengths[batch.rows] = batch.seq_lens
 
     def append(self, layer: int, records: Tensor) -> None:
-        kernels.append(
-            records,
-            self._batch.rows,
-            self._batch.seq_lens,
-            self.slot_positions[layer],
-            self.lru_order[layer],
-            self.cache[layer],
-        )
-        self.write_through(layer)
+        self._append(layer, records)
+        self.write_through(layer, records)
 
     def resolve(self, layer: int, selection: Tensor) -> Tensor:
+        slots, plan = self._match(layer, selection)
+        if len(plan.rows) and self._moves_bytes:
+            self._settle_written(plan)
+            self.counters.exposed_io_seconds += self._wait(self._fetch(Lane.demand, layer, plan))
+        return slots
+
+    def check_integrity(self) -> None:
+        super().check_integrity()
+        decoding = [row for row in sorted(self._held_rows) if self._lengths[row] > 0]
+        for row in decoding:
+            for layer, state in enumerate(self._state):
+                where = f"row {row}, layer {layer}"
+                order, held = self.lru_order[state, row], self.slot_positions[state, row]
+                assert order.sort().values.equal(torch.arange(self.num_slots, dtype=torch.int32)), where
+                self._check_records(row, layer, held, where)
+
+    def _check_records(self, row: int, layer: int, held: Tensor, where: str) -> None:
+        """A row's slots in one layer: each holds its own position, and the host's bytes of it."""
+        newest = int(self._lengths[row]) - 1
+        slots = (held >= 0).nonzero().squeeze(1)
+        positions = held[slots].long()
+        assert len(positions.unique()) == len(positions), f"{where}: a position sits in two slots"
+        assert not len(positions) or int(positions.max()) < newest, f"{where}: a slot holds what is not there yet"
+        if self._moves_bytes:
+            slots, positions = (
+                torch.cat((slots, torch.tensor([self.num_slots]))),
+                torch.cat((positions, torch.tensor([newest]))),
+            )
+            source = self.host.index(torch.tensor(row), positions)
+            here, there = self.cache[layer, row, slots], self.host.records[layer][source]
+            wrong = (here.view(torch.uint8) != there.view(torch.uint8)).any(dim=1)
+            assert not wrong.any(), f"{where}: positions {positions[wrong].tolist()} differ from the host's"
+
+    def _append(self, layer: int, records: Tensor) -> None:
+        """Put each growing row's newest record [n, W] into its reserved slot."""
+        kernels.append(
+            records,
+            self._batch.growing,
+            self._batch.seq_lens,
+            self.slot_positions[self._state[layer]],
+            self.lru_order[self._state[layer]],
+            self.cache[layer],
+        )
+
+    def _match(self, layer: int, selection: Tensor, layers: int = 1) -> tuple[Tensor, Plan]:
+        """Slots of a selection and its misses, counted for as many layers as use them."""
+        state = self._state[layer]
         slots, plan = kernels.match(
             selection,
             self._batch.rows,
             self._batch.seq_lens,
-            self.slot_positions[layer],
-            self.lru_order[layer],
+            self.slot_positions[state],
+            self.lru_order[state],
             checked=False,  # selectors are of this project; the tests run them through the check
         )
-        num_misses = len(plan.rows)
-        self.counters.lookups += int((selection >= 0).sum())
-        self.counters.misses += num_misses
-        if num_misses and self._moves_bytes:
-            begin = time.perf_counter()
-            kernels.replay(plan, self.cache[layer], self.host.records[layer], self.host.page_table, self.page_size)
-            self.counters.exposed_io_seconds += time.perf_counter() - begin
-            self.counters.h2d_bytes += num_misses * self.footprint.record_bytes
-        return slots
+        self.counters.lookups += layers * int((selection >= 0).sum())
+        self.counters.misses += layers * len(plan.rows)
+        return slots, plan

@@ -48,9 +48,18 @@ class PagedPool:
         need = ceil_div(positions, self.page_size)
         assert need <= len(self._free), f"pool of {self._num_pages} pages ran out"
         assert row not in self._held, f"row {row} already holds pages"
-        pages = [self._free.pop() for _ in range(need)]
-        self._held[row] = pages
-        self.page_table[row, :need] = torch.tensor(pages, dtype=torch.int32)
+        self._held[row] = []
+        self.grow(row, positions)
+
+    def grow(self, row: int, positions: int) -> None:
+        """Add pages until the row has room for that many positions. AssertionError when the pool has not enough."""
+        held = self._held[row]
+        has, need = len(held), ceil_div(positions, self.page_size)
+        if need <= has:
+            return
+        assert need - has <= len(self._free), f"pool of {self._num_pages} pages ran out"
+        held += [self._free.pop() for _ in range(need - has)]
+        self.page_table[row, has:need] = torch.tensor(held[has:], dtype=torch.int32)
 
     def free(self, row: int) -> None:
         self._free += self._held.pop(row)
@@ -58,6 +67,14 @@ class PagedPool:
     def index(self, rows: Tensor, positions: Tensor) -> Tensor:
         """Record number (int64) of each (row, position); the two broadcast against each other."""
         return kernels.host_records(self.page_table, rows, positions, self.page_size)
+
+    def check_integrity(self, rows: set[int]) -> None:
+        """Raise AssertionError unless these rows hold pages, each page has one owner, and the table says the same."""
+        assert set(self._held) == rows, f"pages are held by rows {sorted(self._held)}, requests by {sorted(rows)}"
+        owned = [page for pages in self._held.values() for page in pages]
+        assert sorted([*owned, *self._free]) == list(range(self._num_pages)), "pages were lost or given twice"
+        for row, pages in self._held.items():
+            assert self.page_table[row, : len(pages)].tolist() == pages, f"the page table of row {row} is wrong"
 
     def check_idle(self) -> None:
         assert not self._held, f"rows {sorted(self._held)} still hold pages"

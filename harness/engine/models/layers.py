@@ -6,7 +6,9 @@ Shape suffixes in comments: n batch, T chunk, S positions attended to, H query h
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
+import hisparse_kernels as kernels
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,6 +16,15 @@ from torch import Tensor
 INVARIANT_ROWS = 16  # measured on x86 with MKL and one thread: fewer rows take other code paths
 
 
+class RecordLayout(NamedTuple):
+    """Where keys and values lie in a record: KV head g has its key at g * d, its value at value_offset + g * dv."""
+
+    kv_heads: int
+    value_offset: int
+    value_dim: int
+
+
+AttendSlots = Callable[[Tensor, Tensor, Tensor, RecordLayout, float], Tensor]  # the signature of `attend_slots`
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]  # the signature of `attend_selected`
 
 
@@ -39,6 +50,20 @@ class Rotation:
         """x [m, heads, dim]."""
         first, second = x.chunk(2, dim=-1)
         return x * self._cos + torch.cat((-second, first), dim=-1) * self._sin
+
+    @property
+    def dim(self) -> int:
+        return self._cos.shape[-1]
+
+    def back(self) -> Rotation:
+        """The rotation that undoes this one."""
+        return Rotation(self._cos, -self._sin)
+
+
+def rotate_end(x: Tensor, rotate: Rotation) -> Tensor:
+    """x [m, heads, d]: its last channels rotated, as many as the rotation has."""
+    still = x.shape[-1] - rotate.dim
+    return torch.cat((x[..., :still], rotate(x[..., still:])), dim=-1)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -88,6 +113,34 @@ def attend_chunk(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) ->
     return out.squeeze(0).transpose(0, 1).flatten(1)
 
 
+def attend_slots(q: Tensor, pool: Tensor, slots: Tensor, layout: RecordLayout, scale: float) -> Tensor:
+    """One query per request over the records of its slots, where they lie.
+
+    q [n, H, d]; pool [..., W], one layer's records on the device; slots int32 [n, k], -1 for none; returns [n, H, dv].
+    """
+    kv_heads, value_offset, value_dim = layout
+    return kernels.attend(
+        q, pool, slots, kv_heads=kv_heads, value_offset=value_offset, value_dim=value_dim, scale=scale
+    )
+
+
+def attend_slots_one_by_one(q: Tensor, pool: Tensor, slots: Tensor, layout: RecordLayout, scale: float) -> Tensor:
+    """As `attend_slots`, in shapes that only the request itself decides: batch-invariant whatever computes it.
+
+    Each request attends over its own width, up to its last valid slot.
+    """
+    places = torch.arange(1, slots.shape[1] + 1)
+    widths = torch.where(slots >= 0, places, 0).amax(dim=1).tolist()
+    rows = [attend_slots(q[i : i + 1], pool, slots[i : i + 1, :w], layout, scale) for i, w in enumerate(widths)]
+    return torch.cat(rows)
+
+
+def batch_invariant_attend() -> AttendSlots:
+    """The compiled kernel computes each request and KV head by itself, in the order of its slots, so it is
+    batch-invariant as it is; torch's products are not."""
+    return attend_slots_one_by_one if kernels.backend() == "reference" else attend_slots
+
+
 def attend_selected(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:
     """One query per request over its gathered records.
 
@@ -96,6 +149,29 @@ def attend_selected(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float
     scores = torch.matmul(q, k.transpose(2, 3)) * scale
     scores = scores.masked_fill(~valid[:, None, None, :], -torch.inf)
     return torch.matmul(scores.softmax(dim=-1), v)
+
+
+def attend_with_sinks(q: Tensor, kv: Tensor, valid: Tensor, sinks: Tensor, scale: float) -> Tensor:
+    """Attention to records that are key and value at once, with a logit per head that takes weight and gives nothing
+    (DeepSeek-V4 report, section 2.3.3).
+
+    q [n, H, d]; kv [n, S, d] or, for all queries the same, [S, d]; valid bool [n, S]; sinks [H]; returns [n, H, d].
+    """
+    scores = torch.matmul(q, kv.transpose(-1, -2)) * scale
+    scores = scores.masked_fill(~valid.unsqueeze(1), -torch.inf)
+    sink = sinks.view(1, -1, 1).expand(len(q), -1, 1).to(scores.dtype)
+    weights = torch.cat((scores, sink), dim=-1).softmax(dim=-1)[..., :-1]
+    return torch.matmul(weights, kv)
+
+
+def attend_with_sinks_one_by_one(q: Tensor, kv: Tensor, valid: Tensor, sinks: Tensor, scale: float) -> Tensor:
+    """As `attend_with_sinks` with kv [n, S, d], each request over its own width: batch-invariant."""
+    widths = torch.where(valid, torch.arange(1, valid.shape[1] + 1), 0).amax(dim=1).tolist()
+    parts = [
+        attend_with_sinks(q[i : i + 1], kv[i : i + 1, :w], valid[i : i + 1, :w], sinks, scale)
+        for i, w in enumerate(widths)
+    ]
+    return torch.cat(parts)
 
 
 def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:

@@ -3,6 +3,8 @@
 A record is a position's KV latent (kv_lora_rank) followed by its one rotary key (qk_rope_head_dim). Prefill
 expands the latent to keys and values per head; decode folds that expansion into the query and the output
 ("absorbed"), so that attention reads only the selected records (DeepSeek-V2 report, section 2.1.2).
+
+With IndexShare (GLM-5.2) only anchor layers run the indexer; the layers after one attend to its selection.
 """
 
 from __future__ import annotations
@@ -17,16 +19,29 @@ from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.kv.base import KVSide
 from harness.engine.models.base import Model
 from harness.engine.models.layers import (
-    Attend,
+    AttendSlots,
     Linear,
+    RecordLayout,
     Rotary,
     Rotation,
     attend_chunk,
     chunk_mask,
     rms_norm,
 )
+from harness.engine.models.mlp import Dense, Experts, FeedForward
 from harness.engine.selectors.base import Selector
-from harness.schema import ModelConfig
+from harness.schema import Config, SelectorKind
+
+INDEX_NORM_EPS = 1e-6  # of the index keys' layer norm, in DeepSeek's and GLM's models alike
+
+
+@dataclass(slots=True)
+class Indexer:
+    q: Tensor  # [h i, q_rank]
+    k: Tensor  # [i, hidden]
+    k_norm: Tensor  # [i], and its bias
+    k_bias: Tensor
+    weights: Tensor  # [h, hidden]
 
 
 @dataclass(slots=True)
@@ -40,12 +55,9 @@ class MLALayer:
     k_up: Tensor  # [H, nope, kv_rank]
     v_up: Tensor  # [H, v, kv_rank]
     out: Tensor  # [hidden, H v]
-    index_q: Tensor | None  # [h i, q_rank]; None without an indexer
-    index_k: Tensor | None  # [i, hidden]
-    index_weights: Tensor | None  # [h, hidden]
+    indexer: Indexer | None  # of an anchor layer
     mlp_norm: Tensor
-    gate_up: Tensor
-    down: Tensor
+    mlp: Dense | Experts
 
 
 @dataclass(slots=True)
@@ -57,58 +69,69 @@ class MLAWeights:
 
 
 class MLAModel(Model):
-    def __init__(self, config: ModelConfig, weights: MLAWeights, context_len: int, linear: Linear, attend: Attend):
-        assert config.qk_nope_head_dim is not None
-        assert config.qk_rope_head_dim is not None
-        assert config.kv_lora_rank is not None
-        assert config.v_head_dim is not None
+    def __init__(self, config: Config, weights: MLAWeights, linear: Linear, attend: AttendSlots):
+        model = config.model
+        assert model.qk_nope_head_dim is not None
+        assert model.qk_rope_head_dim is not None
+        assert model.kv_lora_rank is not None
+        assert model.v_head_dim is not None
         self.weights = weights
         self.linear, self.attend = linear, attend
-        self.heads = config.num_heads
-        self.nope, self.rope = config.qk_nope_head_dim, config.qk_rope_head_dim
-        self.rank, self.value = config.kv_lora_rank, config.v_head_dim
-        self.index_heads, self.index_dim = config.index_num_heads or 0, config.index_head_dim or 0
-        self.eps = config.rms_norm_eps
+        self.feed_forward = FeedForward(model, linear)
+        self.heads = model.num_heads
+        self.nope, self.rope = model.qk_nope_head_dim, model.qk_rope_head_dim
+        self.rank, self.value = model.kv_lora_rank, model.v_head_dim
+        self.index_heads, self.index_dim = model.index_num_heads or 0, model.index_head_dim or 0
+        self.index_rope = model.index_rope_head_dim
+        shares = config.selector.kind is SelectorKind.dsa  # the other selectors choose for each layer
+        self.anchors = [model.anchor_of(layer) if shares else layer for layer in range(model.num_layers)]
+        self.layout = RecordLayout(1, 0, self.rank)
+        self.eps = model.rms_norm_eps
         self.scale = (self.nope + self.rope) ** -0.5
-        self.rotary = Rotary(self.rope, context_len, config.rope_theta, weights.embed.dtype)
+        dtype = weights.embed.dtype
+        self.rotary = Rotary(self.rope, config.context_len, model.rope_theta, dtype)
+        self.index_rotary = Rotary(self.index_rope, config.context_len, model.rope_theta, dtype)
 
     def prefill(self, tokens: Tensor, batch: ChunkBatch, kv: KVSide, selector: Selector) -> Tensor:
-        causal = chunk_mask(batch.start, batch.end)
+        mask = causal = chunk_mask(batch.start, batch.end)
         x, rotate = self.weights.embed[tokens], self.rotary.at(batch.positions)
+        rotate_index = self.index_rotary.at(batch.positions)
         for layer, w in enumerate(self.weights.layers):
             normed = rms_norm(x, w.attn_norm, self.eps)
             q_latent, q = self._queries(normed, w, rotate)
-            kv.stage(layer, self._records(normed, w, rotate))
-            keys, index_query = self._index(normed, q_latent, w)
-            selector.extend(layer, batch, keys)
-            mask = selector.prefill_mask(layer, batch, index_query)
+            own = self._records(normed, w, rotate)
+            kv.stage(layer, own)
+            if self.anchors[layer] == layer:
+                keys, query = self._index(normed, q_latent, w, rotate_index) if selector.reads_index else (own, (q,))
+                selector.extend(layer, batch, keys)
+                chosen = selector.prefill_mask(layer, batch, query)
+                mask = causal if chosen is None else chosen
             latent, k_rope = kv.prefix(layer).split((self.rank, self.rope), dim=1)
             k_nope = torch.einsum("sr,hdr->shd", latent, w.k_up)
             k = torch.cat((k_nope, k_rope.unsqueeze(1).expand(-1, self.heads, -1)), dim=2)
             v = torch.einsum("sr,hdr->shd", latent, w.v_up)
-            attended = attend_chunk(q, k, v, causal if mask is None else mask, self.scale)
-            x = self._finish_layer(x, attended, w)
+            x = self._finish_layer(x, attend_chunk(q, k, v, mask, self.scale), w)
         return self._logits(x[-1:])[0]
 
     def decode(self, tokens: Tensor, batch: DecodeBatch, kv: KVSide, selector: Selector) -> Tensor:
         x, rotate = self.weights.embed[tokens], self.rotary.at(batch.positions)
+        rotate_index = self.index_rotary.at(batch.positions)
         for layer, w in enumerate(self.weights.layers):
             normed = rms_norm(x, w.attn_norm, self.eps)
             q_latent, q = self._queries(normed, w, rotate)
-            kv.append(layer, self._records(normed, w, rotate))
-            keys, index_query = self._index(normed, q_latent, w)
-            selector.append(layer, batch, keys)
-            selection = selector.select(layer, batch, index_query)
-            records = kv.gather(layer, kv.resolve(layer, selection)).unsqueeze(1)
+            own = self._records(normed, w, rotate)
+            kv.append(layer, own)
             q_nope, q_rope = q.split((self.nope, self.rope), dim=2)
-            absorbed = self.linear.per_head(q_nope, w.k_up)  # [n, H, rank]
-            attended = self.attend(
-                torch.cat((absorbed, q_rope), dim=2).unsqueeze(1),
-                records,
-                records[..., : self.rank],
-                selection >= 0,
-                self.scale,
-            ).squeeze(1)
+            absorbed = torch.cat((self.linear.per_head(q_nope, w.k_up), q_rope), dim=2)  # [n, H, rank + rope]
+            if self.anchors[layer] == layer:
+                indexed = self._index(normed, q_latent, w, rotate_index) if selector.reads_index else None
+                keys, query = indexed or (own, (absorbed,))
+                selector.append(layer, batch, keys)
+                selection = selector.select(layer, batch, query)
+                slots = kv.resolve(layer, selection)
+            else:
+                slots = kv.resolve_shared(layer, self.anchors[layer], selection)
+            attended = self.attend(absorbed, kv.device_records(layer), slots, self.layout, self.scale)
             values = self.linear.per_head(attended, w.v_up.transpose(1, 2))  # [n, H, v]
             x = self._finish_layer(x, values.flatten(1), w)
         return self._logits(x)
@@ -125,18 +148,27 @@ class MLAModel(Model):
         latent = rms_norm(latent, w.kv_norm, self.eps)
         return torch.cat((latent, rotate(rope.unsqueeze(1)).squeeze(1)), dim=1)
 
-    def _index(self, normed: Tensor, q_latent: Tensor, w: MLALayer) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _index(
+        self, normed: Tensor, q_latent: Tensor, w: MLALayer, rotate: Rotation
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Index keys [m, i] and the indexer's query: ([m, h, i], head weights [m, h])."""
-        if w.index_q is None or w.index_k is None or w.index_weights is None:
-            return normed, ()
-        keys = F.layer_norm(self.linear(normed, w.index_k), (self.index_dim,), eps=self.eps)
-        queries = self.linear(q_latent, w.index_q).view(len(normed), self.index_heads, self.index_dim)
-        weights = self.linear(normed, w.index_weights) * (self.index_heads * self.index_dim) ** -0.5
-        return keys, (queries, weights)
+        assert w.indexer is not None
+        keys = F.layer_norm(
+            self.linear(normed, w.indexer.k), (self.index_dim,), w.indexer.k_norm, w.indexer.k_bias, INDEX_NORM_EPS
+        )
+        queries = self.linear(q_latent, w.indexer.q).view(len(normed), self.index_heads, self.index_dim)
+        weights = self.linear(normed, w.indexer.weights) * (self.index_heads * self.index_dim) ** -0.5
+        return self._rotate_front(keys.unsqueeze(1), rotate).squeeze(1), (self._rotate_front(queries, rotate), weights)
+
+    def _rotate_front(self, x: Tensor, rotate: Rotation) -> Tensor:
+        """x [m, heads, i]: its first `index_rope_head_dim` channels rotated."""
+        if not self.index_rope:
+            return x
+        return torch.cat((rotate(x[..., : self.index_rope]), x[..., self.index_rope :]), dim=-1)
 
     def _finish_layer(self, x: Tensor, attended: Tensor, w: MLALayer) -> Tensor:
         x = x + self.linear(attended, w.out)
-        return x + self.linear.swiglu(rms_norm(x, w.mlp_norm, self.eps), w.gate_up, w.down)
+        return x + self.feed_forward(rms_norm(x, w.mlp_norm, self.eps), w.mlp)
 
     def _logits(self, x: Tensor) -> Tensor:
         return self.linear(rms_norm(x, self.weights.norm, self.eps), self.weights.head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from harness.schema import Config, SelectorKind
@@ -14,12 +15,19 @@ def make_selector(config: Config, num_rows: int) -> Selector:
     """The selector of `selector.kind` with state for that many rows; imports torch."""
     from harness.engine.selectors.dense import Dense
     from harness.engine.selectors.dsa import DSA
+    from harness.engine.selectors.exact_topk import ExactTopK
+    from harness.engine.selectors.nsa import NSA
     from harness.engine.selectors.one_by_one import OneByOne
     from harness.engine.selectors.quest import Quest
+    from harness.engine.selectors.window import Window
 
-    selector: Selector = Dense()
-    if config.selector.kind is SelectorKind.dsa:
-        selector = DSA(config, num_rows)
-    elif config.selector.kind is SelectorKind.quest:
-        selector = Quest(config, num_rows)
+    makers: dict[SelectorKind, Callable[[], Selector]] = {
+        SelectorKind.dense: Dense,
+        SelectorKind.dsa: lambda: DSA(config, num_rows),
+        SelectorKind.nsa: lambda: NSA(config, num_rows),
+        SelectorKind.quest: lambda: Quest(config, num_rows),
+        SelectorKind.exact_topk: lambda: ExactTopK(config, num_rows),
+        SelectorKind.window: lambda: Window(config),
+    }
+    selector = makers[config.selector.kind]()
     return OneByOne(selector) if config.engine.batch_invariant else selector

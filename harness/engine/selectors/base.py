@@ -7,15 +7,22 @@ from abc import ABC, abstractmethod
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.selectors.resident import Resident
 
 
 class Selector(ABC):
     """State lives per row and layer and is overwritten when a row is given to another request.
 
-    What `keys` and `query` are is between a selector and the model family it serves:
-    dsa: index keys [m, d] and (index queries [n, h, d], head weights [n, h]);
-    quest: attention keys [m, kv_heads, d] and queries [n, heads, d]; dense: unused.
+    `keys` and `query` are the model's attention keys ([m, kv_heads, d], for MLA its records [m, W]) and queries
+    ([n, heads, d], for MLA absorbed ones [n, heads, W]); for a selector that `reads_index` they are index keys
+    [m, d] and (index queries [n, h, d], head weights [n, h]).
     """
+
+    reads_index: bool = False
+    resident: Resident | None = None
+    """What a csa model keeps on the device beside the records."""
+    state: tuple[Tensor, ...] = ()
+    """Each [layers, rows, ...]: entry `row` of all of them is what a request takes along when it changes rows."""
 
     @abstractmethod
     def extend(self, layer: int, batch: ChunkBatch, keys: Tensor) -> None:

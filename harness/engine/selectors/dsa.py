@@ -11,43 +11,34 @@ from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.selectors.base import Selector
+from harness.engine.selectors.index_keys import IndexKeys
 from harness.schema import Config
 
 
 class DSA(Selector):
-    """State: one index key per position, row and layer."""
+    """State: one index key per position, row and anchor layer."""
+
+    reads_index = True
 
     def __init__(self, config: Config, num_rows: int):
         assert config.selector.top_k is not None
-        assert config.model.index_head_dim is not None
         self.top_k = config.selector.top_k
-        shape = (config.model.num_layers, num_rows, config.context_len, config.model.index_head_dim)
-        self.keys = torch.empty(shape, dtype=getattr(torch, config.model.dtype.value))
+        anchors = [i for i in range(config.model.num_layers) if config.model.anchor_of(i) == i]
+        self._place = {layer: i for i, layer in enumerate(anchors)}
+        self.keys = IndexKeys(config.model, len(anchors), num_rows, config.context_len)
+        self.state = (self.keys.stored,)
 
     def extend(self, layer: int, batch: ChunkBatch, keys: Tensor) -> None:
-        self.keys[layer, batch.row, batch.start : batch.end] = keys
+        self.keys.extend(self._place[layer], batch, keys)
 
     def append(self, layer: int, batch: DecodeBatch, keys: Tensor) -> None:
-        self.keys[layer, batch.rows, batch.positions] = keys
+        self.keys.append(self._place[layer], batch, keys)
 
     def prefill_mask(self, layer: int, batch: ChunkBatch, query: tuple[Tensor, ...]) -> Tensor | None:
         if batch.end <= self.top_k:
             return None  # everything before a query fits its selection
-        queries, weights = query
-        keys = self.keys[layer, batch.row, : batch.end]
-        causal = torch.arange(batch.end) <= batch.positions.unsqueeze(1)
-        scores = torch.zeros(batch.end - batch.start, batch.end, dtype=keys.dtype)
-        for head in range(queries.shape[1]):  # one head at a time: [T, end] is the largest array held
-            scores += weights[:, head : head + 1] * (queries[:, head] @ keys.T).relu_()
-        scores.masked_fill_(~causal, -torch.inf)
-        chosen = scores.topk(self.top_k, dim=1).indices
-        return torch.zeros_like(causal).scatter_(1, chosen, True).logical_and_(causal)
+        visible = torch.arange(batch.end) <= batch.positions.unsqueeze(1)
+        return self.keys.prefill_mask(self._place[layer], batch.row, query, visible, self.top_k)
 
     def select(self, layer: int, batch: DecodeBatch, query: tuple[Tensor, ...]) -> Tensor:
-        queries, weights = query
-        keys = self.keys[layer, :, : batch.max_len].index_select(0, batch.rows)
-        head_scores = torch.bmm(queries, keys.transpose(1, 2)).relu_()
-        scores = torch.bmm(weights.unsqueeze(1), head_scores).squeeze(1)
-        scores.masked_fill_(batch.beyond, -torch.inf)
-        best, positions = scores.topk(min(self.top_k, batch.max_len), dim=1)
-        return torch.where(best > -torch.inf, positions, -1).to(torch.int32)
+        return self.keys.select(self._place[layer], batch, query, self.top_k)

@@ -18,6 +18,7 @@ class OneByOne(Selector):
 
     def __init__(self, inner: Selector):
         self._inner = inner
+        self.reads_index, self.state, self.resident = inner.reads_index, inner.state, inner.resident
         self._batch: DecodeBatch | None = None
         self._alone: list[DecodeBatch] = []
 

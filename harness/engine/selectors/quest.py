@@ -32,6 +32,7 @@ class Quest(Selector):
         shape = (model.num_layers, num_rows, pages, self.kv_heads * self.head_dim)
         self.low = torch.empty(shape, dtype=getattr(torch, model.dtype.value))
         self.high = torch.empty_like(self.low)
+        self.state = (self.low, self.high)
 
     def extend(self, layer: int, batch: ChunkBatch, keys: Tensor) -> None:
         page = batch.positions // self.page_size

@@ -46,6 +46,7 @@ async def serve(config: Config, *, weights: Path | None, ready_file: Path | None
     import torch
 
     from harness.engine.engine import Engine, wait_until_ready
+    from harness.engine.kv.sharing import prefetch_label
     from harness.engine.server.app import Server
     from harness.engine.tokenizer import load_tokenizer
     from harness.weights import weights_folder
@@ -75,6 +76,8 @@ async def serve(config: Config, *, weights: Path | None, ready_file: Path | None
     host = config.engine.host
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print(f"serving {config.model.name} with {config.offload.system.value} at {url} (warm-up {seconds:.2f} s)")
+    if config.offload.system.offloads:
+        print(f"host link: {config.platform.link.label}; prefetch: {prefetch_label(config)}")
     sys.stdout.flush()
     if ready_file:
         _announce(ready_file, json.dumps({"url": url, "pid": os.getpid()}))

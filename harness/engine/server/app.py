@@ -15,6 +15,7 @@ from aiohttp import web
 
 from harness.engine.engine import FAILED, CannotServe, Engine, Event, Submission
 from harness.engine.footprint import Footprint
+from harness.engine.kv.sharing import prefetch_label
 from harness.engine.server.metrics import exposition
 from harness.engine.server.protocol import APIError, ParsedRequest, ReplyFormat, RequestParser, usage
 from harness.engine.tokenizer import Tokenizer
@@ -196,6 +197,8 @@ class Server:
                 "num_waiting": self._engine.num_waiting,
                 "kv_bytes_of_longest_request": asdict(longest),
                 "prefill_workspace_bytes": footprint.workspace,
+                "link": self._config.platform.link.label,
+                "prefetch": prefetch_label(self._config),
             }
         )
 

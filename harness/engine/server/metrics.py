@@ -16,14 +16,25 @@ _COUNTERS = {
     "prefill_seconds": "Time spent computing prompts.",
     "decode_seconds": "Time spent in decode steps.",
     "decode_steps": "Decode steps run.",
+    "retractions": "Requests sent back to the queue for want of memory.",
     "lookups": "Selected records looked up in the device caches.",
     "misses": "Selected records fetched from the host pool.",
     "h2d_bytes": "Record bytes copied from the host pool to the device.",
+    "demand_bytes": "Of those, misses that a layer waited for.",
+    "prefetch_bytes": "Of those, fetched before the layer that selects them ran.",
+    "load_bytes": "Of those, read back by prefill or loaded into device caches at their start.",
+    "d2h_bytes": "Record bytes copied from the device to the host pool.",
+    "staging_bytes": "Of those, prompts' records.",
+    "write_through_bytes": "Of those, the new records of decode steps.",
     "exposed_io_seconds": "Decode time spent waiting for record fetches.",
+    "prefill_io_seconds": "Prefill time spent waiting for records on the link.",
 }
 _GAUGES = {
     "peak_running": "Most requests running at once since the last flush.",
     "device_kv_bytes": "Most device KV bytes reserved at once since the last flush.",
+    "device_records_bytes": "Of those device KV bytes, records.",
+    "device_state_bytes": "Of those device KV bytes, selection state.",
+    "device_metadata_bytes": "Of those device KV bytes, page tables, slot positions and LRU order.",
     "host_kv_bytes": "Most host pool bytes reserved at once since the last flush.",
 }
 
