@@ -28,6 +28,7 @@ from harness.schema import ClusterConfig, Config
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
+TRACE_TIMEOUT_S = 1000.0
 STOP_TIMEOUT_S = 15.0
 REACH_TIMEOUT_S = 5.0
 MOST_TIMES_OVER = 8  # a local Ray may be promised more cores than there are, up to this
@@ -68,6 +69,10 @@ class RemoteInstance:
         stats = _call(self._actor, "stats")
         assert isinstance(stats, ServerStats)
         return stats
+
+    def selection_trace(self) -> bytes:
+        """The trace of the point's selections, where the config asks for one (`trace.record`)."""
+        return bytes(_call(self._actor, "selection_trace", timeout_s=TRACE_TIMEOUT_S))
 
     def new_log(self) -> str:
         """What the server logged since the last call."""

@@ -151,6 +151,24 @@ class EngineConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class LocalityConfig:
+    """How a synthetic selection stream keeps and changes what it selects; see `workloads.traces.synthetic`.
+
+    Weights are standard deviations of the parts of a position's score.
+    """
+
+    static_weight: float = 1.0
+    """What never changes."""
+    slow_weight: float = 0.43
+    slow_rho: float = 0.95
+    """Correlation of the slow part with itself one step later."""
+    fast_weight: float = 0.27
+    fast_rho: float = 0.6
+    noise_weight: float = 0.2
+    """Fresh at every step."""
+
+
+@dataclass(kw_only=True, slots=True)
 class WorkloadConfig:
     kind: WorkloadKind = MISSING
     name: str = MISSING
@@ -185,6 +203,13 @@ class LoadConfig:
     total_timeout_s: float = 3600.0
     max_lag_p99_ms: float = 100.0
     """A point whose client ran later than this is invalid."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TraceConfig:
+    record: bool = False
+    """Keep what every layer selects at every decode step of the measured requests: `selections.trace` in the
+    point's folder."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -226,6 +251,7 @@ class Config:
     offload: OffloadConfig = field(default_factory=OffloadConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
 

@@ -89,6 +89,7 @@ def complete(config: Config) -> Config:
     _complete_sizes(config)
     _check_workload(config)
     _check_load(config)
+    _check_trace(config)
     _drop_unused(config)
     return config
 
@@ -238,6 +239,11 @@ def _check_load(config: Config) -> None:
             f"load.num_requests={load.num_requests} is below load.concurrencies={max(load.concurrencies)}, "
             "which it could never reach"
         )
+
+
+def _check_trace(config: Config) -> None:
+    if config.trace.record and config.selector.kind is SelectorKind.dense:
+        raise ConfigError("trace.record=true has nothing to record with selector=dense, which takes all positions")
 
 
 def _drop_unused(config: Config) -> None:

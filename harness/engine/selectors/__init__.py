@@ -16,10 +16,12 @@ def make_selector(config: Config, num_rows: int) -> Selector:
     from harness.engine.selectors.dsa import DSA
     from harness.engine.selectors.one_by_one import OneByOne
     from harness.engine.selectors.quest import Quest
+    from harness.engine.selectors.recording import Recording
 
     selector: Selector = Dense()
     if config.selector.kind is SelectorKind.dsa:
         selector = DSA(config, num_rows)
     elif config.selector.kind is SelectorKind.quest:
         selector = Quest(config, num_rows)
-    return OneByOne(selector) if config.engine.batch_invariant else selector
+    selector = OneByOne(selector) if config.engine.batch_invariant else selector
+    return Recording(selector) if config.trace.record else selector
