@@ -29,7 +29,8 @@ class Lane:
 
     def __init__(self, config: ReplayConfig, lane: int = 0):
         self.config = config
-        self._last_length = 0
+        self._step_length = 0  # context of the last step's first row
+        self._row_length = 0  # and of the last row
         self._rows = 0
         self._kept: list[tuple[Int32Array, Int32Array]] = []  # belady's, which needs the whole sequence
         self._handle: int | None = None
@@ -74,7 +75,7 @@ class Lane:
     def contents(self) -> set[int]:
         """The positions that the next row could hit. Not for belady."""
         assert self._handle is not None, "belady holds nothing before its sequence ends"
-        out = np.empty(max(self.config.cache_slots, self._last_length), np.int32)
+        out = np.empty(max(self.config.cache_slots, self._row_length), np.int32)
         return set(out[: native().contents(self._handle, out)].tolist())
 
     def _checked(self, positions: Int32Array, seq_lens: Int32Array) -> tuple[Int32Array, Int32Array]:
@@ -98,12 +99,12 @@ class Lane:
     def _check_lengths(self, seq_lens: Int32Array) -> None:
         tokens = self.config.tokens
         begins = (self._rows + np.arange(len(seq_lens))) % tokens == 0
-        before = np.concatenate([[self._row_length if self._rows else 0], seq_lens[:-1]])
-        starts = np.concatenate([[self._last_length], seq_lens[begins]])
+        before = np.concatenate([[self._row_length], seq_lens[:-1]])
+        starts = np.concatenate([[self._step_length], seq_lens[begins]])
         if (seq_lens < 1).any() or (np.diff(starts) < 0).any() or (seq_lens[~begins] <= before[~begins]).any():
             rule = "fall" if tokens == 1 else "fall from step to step and must rise within a step"
             raise ValueError(f"seq_lens must be at least 1 and must not {rule}")
-        self._last_length, self._row_length = int(starts[-1]), int(seq_lens[-1])
+        self._step_length, self._row_length = int(starts[-1]), int(seq_lens[-1])
 
 
 def _int32(name: str, array: Int32Array, dims: int) -> Int32Array:

@@ -36,6 +36,10 @@ POLICIES: dict[str, Policy] = {
         {"buckets": Bounds(8, 1, 1 << 16), "steps": Bounds(4, 1, 1 << 16)},
     ),
     "clock": Policy(7, "second chance: a hand spares once what was hit since it last came by"),
+    "lfu": Policy(8, "least frequently selected since it came, ties by the longest unselected"),
+    "slru": Policy(9, "segmented LRU (Karedla et al., 1994)", {"protected_percent": Bounds(80, 0, 100)}),
+    "s3fifo": Policy(10, "three FIFO queues (Yang et al., SOSP 2023)", {"small_percent": Bounds(10, 1, 99)}),
+    "arc": Policy(11, "adaptive replacement cache (Megiddo and Modha, FAST 2003)"),
 }
 MAX_CACHE_SLOTS = 65_533
 

@@ -4,6 +4,7 @@
 //   Rule(slots, options)        slots are numbered 1..slots
 //   begin_token(step)           step: the number of the step
 //   hit(slot)                   for each distinct hit, in selection order, before any of the misses
+//   miss(position)              before the victim of a miss is asked for
 //   victim(pins)                an unpinned slot; asked only when no slot is free and at least one is unpinned
 //   evict(slot, position)       what victim returned has left
 //   insert(slot, position)      a miss, in selection order
@@ -139,6 +140,7 @@ class Cached final : public Policy {
 
   void place(int32_t position) {
     Slot slot;
+    rule_.miss(position);
     if (free_.empty()) {
       slot = rule_.victim(pins_);
       const int32_t old = positions_[slot];
@@ -162,7 +164,7 @@ class Cached final : public Policy {
   Pins pins_;
   Rule rule_;
   int32_t num_hits_ = 0, num_missing_ = 0;
-  int64_t step_ = 0;
+  int64_t step_ = -1;
 };
 
 // What a rule that does not care leaves out.
@@ -170,6 +172,7 @@ struct RuleBase {
   static constexpr bool kSelectionOrder = false;
   void begin_token(int64_t) {}
   void hit(Slot) {}
+  void miss(int32_t) {}
   void evict(Slot, int32_t) {}
   void used(Slot) {}
   void forget(Slot) {}

@@ -8,6 +8,7 @@
 
 #include "belady.h"
 #include "kernel_lru.h"
+#include "list_rules.h"
 #include "simple_rules.h"
 #include "staging.h"
 
@@ -26,6 +27,10 @@ std::unique_ptr<Policy> make_policy(int64_t code, int64_t slots, int64_t tokens,
     case 4: return std::make_unique<Staging>(tokens);
     case 6: return std::make_unique<Cached<BucketedLru>>(slots, options);
     case 7: return std::make_unique<Cached<Clock>>(slots, options);
+    case 8: return std::make_unique<Cached<Lfu>>(slots, options);
+    case 9: return std::make_unique<Cached<Slru>>(slots, options);
+    case 10: return std::make_unique<Cached<S3Fifo>>(slots, options);
+    case 11: return std::make_unique<Cached<Arc>>(slots, options);
     default: TVM_FFI_THROW(ValueError) << "no policy has the code " << code;
   }
 }
