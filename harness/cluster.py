@@ -23,7 +23,7 @@ from harness.guard import killed_with_us
 from harness.instances import InstanceError
 from harness.interrupts import rearm, shielded
 from harness.loadgen.run import PointLoad, PointResult
-from harness.offline import OfflineError
+from harness.offline import Measurement, OfflineError
 from harness.records import ServerStats
 from harness.schema import ClusterConfig, Config
 
@@ -130,8 +130,8 @@ class RemoteOffline:
     def __init__(self, actor: Any, group: str):
         self._actor, self._group = actor, group
 
-    def measure(self, config: Config, concurrency: int, repeat: int) -> dict[str, float | int | None]:
-        """The measures of one point. Raises OfflineError when they cannot be made or their process dies."""
+    def measure(self, config: Config, concurrency: int, repeat: int) -> Measurement:
+        """One point. Raises OfflineError when they cannot be made or their process dies."""
         import ray
 
         reference = self._actor.measure.remote(config, concurrency, repeat)
@@ -145,7 +145,8 @@ class RemoteOffline:
             raise OfflineError(f"the measurement's process died: {_first_line(error)}") from error
         if outcome == "error":
             raise OfflineError(value)
-        return dict(value)
+        assert isinstance(value, Measurement)
+        return value
 
     def describe(self) -> dict[str, Any]:
         """The machine it runs on, and the process and the placement group of its actor. Raises OfflineError."""

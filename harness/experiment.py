@@ -11,7 +11,7 @@ from harness.engine.admission import FullOutput
 from harness.engine.footprint import Footprint, KVBytes
 from harness.identity import cell_id
 from harness.records import ResultRow, ServerStats, Status
-from harness.schema import Config
+from harness.schema import Config, EngineKind
 from harness.store import stored_status
 from harness.validate import ConfigError
 
@@ -72,6 +72,8 @@ class Cell:
             repeat=point.repeat,
             status=status,
             reason=reason,
+            policy=c.replay.policy if c.engine.kind is EngineKind.replay else None,
+            tokens=c.replay.tokens if c.engine.kind is EngineKind.replay else None,
             outputs_valid=c.offload.system.outputs_valid,
             **rest,
         )

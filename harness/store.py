@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 _POINT_NAME = re.compile(r"c(\d+)-r(\d+)")
 _PARTIAL = ".partial"
+STEPS_FILE = "steps.parquet"
 
 # a ResultRow field's annotation -> pandas dtype
 _DTYPES = {"int": "int64", "int | None": "Int64", "bool": "bool"}
-_NULLABLE_TEXT = ("reason", "count_source")
+_NULLABLE_TEXT = ("reason", "count_source", "policy")
 _COUNTS = (
     *("completed", "failed", "total_input_tokens", "total_output_tokens"),
-    *("h2d_bytes", "device_kv_bytes", "host_kv_bytes", "peak_running"),
+    *("h2d_bytes", "device_kv_bytes", "host_kv_bytes", "peak_running", "replayed_selections"),
 )
 # column -> pandas dtype, in the order of ResultRow.to_flat()
 COLUMN_DTYPES: dict[str, str] = {
@@ -105,6 +106,27 @@ def read_requests(point: Path | str, columns: Sequence[str] | None = None) -> pd
     except (pa.ArrowInvalid, OSError) as error:
         raise _unreadable(path, error) from error
     return table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+
+
+def encode_steps(columns: Mapping[str, Sequence[Any]]) -> bytes:
+    """STEPS_FILE of a point: one line per decode step, as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(columns)), buffer)
+    return bytes(buffer.getvalue())
+
+
+def read_steps(point: Path | str) -> pd.DataFrame:
+    """What a point measured step by step: `step` and measures. Raises ValueError where it has no such file."""
+    import pandas as pd
+
+    path = Path(point) / STEPS_FILE
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
 
 
 def read_rows(experiment_dir: Path | str) -> pd.DataFrame:

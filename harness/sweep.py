@@ -99,13 +99,14 @@ class Sweep:
     def _measure_point(self, cell: Cell, point: Point, remote: RemoteOffline) -> ResultRow:
         self.display.running(cell, point, 0, 0, 0.0)
         env: dict[str, Any] = {"driver": machine()}
+        files: dict[str, bytes] = {}
         try:
-            measures = remote.measure(cell.config, point.concurrency, point.repeat)
-            row = cell.row(point, Status.OK, measures=measures)
+            measured = remote.measure(cell.config, point.concurrency, point.repeat)
+            row, files = cell.row(point, Status.OK, measures=measured.measures), measured.files
             env["instance"] = remote.describe()
         except OfflineError as error:
             row = cell.row(point, Status.FAILED, str(error))
-        self._keep(cell, point, row, [], env, "")
+        self._keep(cell, point, row, [], env, "", files)
         return row
 
     def _run_cell(self, cell: Cell, cluster: Cluster, loadgen: RemoteLoadgen) -> list[ResultRow]:

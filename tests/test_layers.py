@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
         "harness.validate",
         "harness.identity",
         "harness.overrides",
+        "harness.replay_rules",
         "harness.fetch",
         "harness.gguf_to_hf",
         "harness.interrupts",

@@ -69,6 +69,16 @@ class Trace:
         """Bytes of the file."""
         return len(self._bytes)
 
+    @property
+    def prompt_len(self) -> int:
+        """Of the first request: positions before the first recorded step's own."""
+        return int(next(self.blocks(*self.streams[0]))[1][0]) - 1
+
+    @property
+    def most_steps(self) -> int:
+        """Of the longest stream."""
+        return max(self.num_steps(*key) for key in self.streams)
+
     def num_steps(self, request: int, layer: int) -> int:
         return int(self._entries(request, layer)["steps"].sum())
 
@@ -80,6 +90,10 @@ class Trace:
         parts = [self._decode(entry) for entry in entries]
         selections, context_lens = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Stream(request, layer, selections, context_lens)
+
+    def blocks(self, request: int, layer: int) -> Iterator[tuple[Int32, Int32]]:
+        """The steps of one stream a chunk at a time, as (selections [steps, k], context lengths [steps])."""
+        return (self._decode(entry) for entry in self._entries(request, layer))
 
     def __iter__(self) -> Iterator[Stream]:
         """Every stream, one decoded at a time."""
