@@ -47,7 +47,7 @@ LAYERS: list[set[str]] = [
         "harness.sweep",
         "analysis",
     },
-    {"harness.__main__"},
+    {"harness.__main__", "workloads.__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -27,15 +27,8 @@ _COLOURS = {  # the paper's policies from the Okabe-Ito set; the others stay apa
     "arc": "#1B7837",
 }
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
-_WORDS = {
-    "lru": "LRU",
-    "fifo": "FIFO",
-    "lfu": "LFU",
-    "slru": "SLRU",
-    "arc": "ARC",
-    "s3fifo": "S3-FIFO",
-    "belady": "Bélády",
-}
+_WORDS = {name: name.upper() for name in ("lru", "fifo", "lfu", "slru", "arc")}
+_WORDS |= {"s3fifo": "S3-FIFO", "belady": "Bélády", "lru_plain": "plain LRU", "bucketed_lru": "bucketed LRU"}
 
 
 @dataclass(frozen=True, slots=True)

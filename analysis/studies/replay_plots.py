@@ -50,17 +50,15 @@ def per_step(caches: list[Cache], stem: str, name: str) -> Plot:
             value = _paper(cache)
             said = f"{cache.words}: {100 * cache.miss_rate:.1f}%"
             if value is not None:
-                axes.plot(
-                    last * 1.02, value, clip_on=False, zorder=6, **(_STAR | {"color": cache.colour, "markersize": 7})
-                )
+                star = _STAR | {"color": cache.colour, "markersize": 7}
+                axes.plot(last * 1.02, value, clip_on=False, zorder=6, **star)
                 said += f" (paper {100 * value:.1f}%)"
             handles.append(Line2D([], [], label=said, **look))
         if any(_paper(cache) is not None for cache in caches):
             handles.append(Line2D([], [], label="the paper's mean", **_STAR))
         axes.set_xlim(0, last)
-        axes.set_ylim(
-            0, 1.15 * max(_smoothed(cache.per_step)[_SMOOTH:].max(initial=cache.miss_rate) for cache in caches)
-        )
+        highest = max(_smoothed(cache.per_step)[_SMOOTH:].max(initial=cache.miss_rate) for cache in caches)
+        axes.set_ylim(0, 1.15 * highest)
         axes.set_xlabel("Decode step")
         axes.set_ylabel(f"Miss rate (running mean of {min(_SMOOTH, last)} steps)")
         axes.xaxis.set_major_formatter(NUMBERS)

@@ -114,7 +114,10 @@ class Trace:
         where = f"{self.path}: the chunk at byte {offset} (request {entry['request']}, layer {entry['layer']})"
         if zlib.crc32(data) != int(entry["crc32"]):
             raise TraceError(f"{where} is damaged: its checksum differs; copy or record the trace again")
-        return decode(data, width=self.header.top_k, ordered=self.header.ordered)
+        try:
+            return decode(data, width=self.header.top_k, ordered=self.header.ordered)
+        except (ValueError, zlib.error) as error:
+            raise TraceError(f"{where} cannot be decoded ({error}): it was not written by this program") from error
 
     def _read_tail(self) -> tuple[TraceHeader, NDArray[np.void]]:
         data, path = self._bytes, self.path
