@@ -60,7 +60,7 @@ class OfflineActor:
     """Measures cells that serve nothing, in a process of its own."""
 
     def measure(self, config: Config, concurrency: int, repeat: int) -> tuple[str, Any]:
-        """("ok", the point's measures), or ("error", the OfflineError's message)."""
+        """("ok", the point's Measurement), or ("error", the OfflineError's message)."""
         try:
             return "ok", measure(config, concurrency, repeat)
         except OfflineError as error:

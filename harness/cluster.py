@@ -23,12 +23,13 @@ from harness.guard import killed_with_us
 from harness.instances import InstanceError
 from harness.interrupts import rearm, shielded
 from harness.loadgen.run import PointLoad, PointResult
-from harness.offline import OfflineError
+from harness.offline import Measurement, OfflineError
 from harness.records import ServerStats
 from harness.schema import ClusterConfig, Config
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
+TRACE_TIMEOUT_S = 1000.0
 STOP_TIMEOUT_S = 15.0
 REACH_TIMEOUT_S = 5.0
 MOST_TIMES_OVER = 8  # a local Ray may be promised more cores than there are, up to this
@@ -69,6 +70,10 @@ class RemoteInstance:
         stats = _call(self._actor, "stats")
         assert isinstance(stats, ServerStats)
         return stats
+
+    def selection_trace(self) -> bytes:
+        """The trace of the point's selections, where the config asks for one (`trace.record`)."""
+        return bytes(_call(self._actor, "selection_trace", timeout_s=TRACE_TIMEOUT_S))
 
     def new_log(self) -> str:
         """What the server logged since the last call."""
@@ -125,8 +130,8 @@ class RemoteOffline:
     def __init__(self, actor: Any, group: str):
         self._actor, self._group = actor, group
 
-    def measure(self, config: Config, concurrency: int, repeat: int) -> dict[str, float | int | None]:
-        """The measures of one point. Raises OfflineError when they cannot be made or their process dies."""
+    def measure(self, config: Config, concurrency: int, repeat: int) -> Measurement:
+        """One point. Raises OfflineError when they cannot be made or their process dies."""
         import ray
 
         reference = self._actor.measure.remote(config, concurrency, repeat)
@@ -140,7 +145,8 @@ class RemoteOffline:
             raise OfflineError(f"the measurement's process died: {_first_line(error)}") from error
         if outcome == "error":
             raise OfflineError(value)
-        return dict(value)
+        assert isinstance(value, Measurement)
+        return value
 
     def describe(self) -> dict[str, Any]:
         """The machine it runs on, and the process and the placement group of its actor. Raises OfflineError."""

@@ -12,7 +12,7 @@ from harness.engine.footprint import Footprint, KVBytes
 from harness.engine.kv.sharing import prefetch_label
 from harness.identity import cell_id
 from harness.records import SERVER_MEASURES, ResultRow, ServerStats, Status
-from harness.schema import Config
+from harness.schema import Config, EngineKind
 from harness.store import stored_status
 from harness.validate import ConfigError
 
@@ -75,6 +75,8 @@ class Cell:
             reason=reason,
             link=c.platform.link.label,
             prefetch=prefetch_label(c),
+            policy=c.replay.policy if c.engine.kind is EngineKind.replay else None,
+            tokens=c.replay.tokens if c.engine.kind is EngineKind.replay else None,
             outputs_valid=c.offload.system.outputs_valid,
             **rest,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
-from harness.schema import Config, to_plain
+from harness.schema import Config, EngineKind, to_plain
 
 # What a cell is not: how it is reported, where it runs, how long one waits for it. Its points are told apart by
 # concurrency and repeat; everything else in the config is what was measured, and changing it is another cell.
@@ -42,4 +42,6 @@ def cell_id(config: Config) -> str:
         parts.append(f"k{config.selector.top_k}")
     if config.offload.system.offloads:
         parts.append(f"B{config.offload.cache_slots}")
+    if config.engine.kind is EngineKind.replay:
+        parts[0] = f"{config.replay.policy}"
     return "-".join([*parts, digest])

@@ -132,7 +132,5 @@ def _top_k_problem(config: Config) -> str | None:
             "since Quest takes whole pages"
         )
     if selector.kind is SelectorKind.window and selector.sink >= selector.top_k:
-        return (
-            f"selector.sink={selector.sink} must be below selector.top_k={selector.top_k}: the newest is taken too"
-        )
+        return f"selector.sink={selector.sink} must be below selector.top_k={selector.top_k}: the newest is taken too"
     return None

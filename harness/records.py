@@ -151,7 +151,12 @@ KERNEL_MEASURES = (  # of one call of resolve for one layer and the whole batch 
     "floor_us",  # reading the selection once and plain copies of the missing bytes, on the same device
     "reference_us",  # the torch reference of resolve
 )
-MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES
+REPLAY_MEASURES = (  # of selections replayed under a policy (engine=replay), beside miss_rate
+    "first_step_miss_rate",
+    "replayed_selections",  # selected positions that were looked up, all requests, layers and steps together
+    "selections_per_s",  # of them, in a second of one core's time; making or reading the selections is not counted
+)
+MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES + REPLAY_MEASURES
 
 
 @dataclass(kw_only=True, slots=True)
@@ -174,6 +179,8 @@ class ResultRow:
     num_requests: int
     repeat: int
     status: Status
+    policy: str | None = None  # replacement policy that was replayed; None for what serves and what is timed
+    tokens: int | None = None  # of one step, which share a cache; None where no policy was replayed
     reason: str | None = None  # why the status is not ok
     link: str = "memory copy"  # what host-device copies went over: `memory copy`, `emulated 2 GB/s + 10 us`
     prefetch: str = "none"  # or `exact`, `speculative`; `none (why)` where what was asked for cannot be

@@ -106,6 +106,7 @@ class AdmissionRule(Enum):
 class EngineKind(Enum):
     native = "native"
     kernels = "kernels"
+    replay = "replay"
 
     @property
     def serves(self) -> bool:
@@ -117,11 +118,13 @@ class WorkloadKind(Enum):
     random_ids = "random_ids"
     text_files = "text_files"
     selections = "selections"
+    synthetic_selections = "synthetic_selections"
+    selection_trace = "selection_trace"
 
     @property
     def sends_requests(self) -> bool:
         """Whether it gives prompts for a server; else selections for an engine that serves nothing."""
-        return self is not WorkloadKind.selections
+        return self in (WorkloadKind.random_ids, WorkloadKind.text_files)
 
 
 class TrackerKind(Enum):
@@ -300,6 +303,24 @@ class EngineConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class LocalityConfig:
+    """How a synthetic selection stream keeps and changes what it selects; see `workloads.traces.synthetic`.
+
+    Weights are standard deviations of the parts of a position's score.
+    """
+
+    static_weight: float = 1.0
+    """What never changes."""
+    slow_weight: float = 0.43
+    slow_rho: float = 0.95
+    """Correlation of the slow part with itself one step later."""
+    fast_weight: float = 0.27
+    fast_rho: float = 0.6
+    noise_weight: float = 0.2
+    """Fresh at every step."""
+
+
+@dataclass(kw_only=True, slots=True)
 class WorkloadConfig:
     kind: WorkloadKind = MISSING
     name: str = MISSING
@@ -313,6 +334,10 @@ class WorkloadConfig:
     miss_rate: float | None = None
     """selections only: share of each selection that is not in the device cache, 0 to 1. The context is `input_len`
     positions, and `output_len` decode steps are timed."""
+    locality: LocalityConfig = field(default_factory=LocalityConfig)
+    """synthetic_selections only. The context grows from `input_len` by one position in each of `output_len` steps."""
+    trace: str | None = None
+    """selection_trace only: a file that `trace.record` or `python -m workloads` made."""
     files: list[str] = field(default_factory=list)
     """text_files only: globs of files to cut prompts from; empty: the Python standard library's sources."""
 
@@ -337,6 +362,27 @@ class LoadConfig:
     total_timeout_s: float = 3600.0
     max_lag_p99_ms: float = 100.0
     """A point whose client ran later than this is invalid."""
+
+
+@dataclass(kw_only=True, slots=True)
+class TraceConfig:
+    record: bool = False
+    """Keep what every layer selects at every decode step of the measured requests: `selections.trace` in the
+    point's folder."""
+
+
+@dataclass(kw_only=True, slots=True)
+class PolicyConfig:
+    """engine=replay only: what keeps `offload.cache_slots` entries of each request and layer."""
+
+    policy: str = "lru"
+    """A replacement policy by name; `python -m workloads replay --help` lists them."""
+    tokens: int = 1
+    """Tokens of one decode step, which share the cache in order: 1 + N with multi-token prediction of N."""
+    empty: bool = False
+    """Whether the caches begin empty, not with the newest positions of the prompt."""
+    parameters: dict[str, int] = field(default_factory=dict)
+    """The policy's own, where they shall differ from its defaults."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -378,6 +424,8 @@ class Config:
     offload: OffloadConfig = field(default_factory=OffloadConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
+    replay: PolicyConfig = field(default_factory=PolicyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,13 +99,14 @@ class Sweep:
     def _measure_point(self, cell: Cell, point: Point, remote: RemoteOffline) -> ResultRow:
         self.display.running(cell, point, 0, 0, 0.0)
         env: dict[str, Any] = {"driver": machine()}
+        files: dict[str, bytes] = {}
         try:
-            measures = remote.measure(cell.config, point.concurrency, point.repeat)
-            row = cell.row(point, Status.OK, measures=measures)
+            measured = remote.measure(cell.config, point.concurrency, point.repeat)
+            row, files = cell.row(point, Status.OK, measures=measured.measures), measured.files
             env["instance"] = remote.describe()
         except OfflineError as error:
             row = cell.row(point, Status.FAILED, str(error))
-        self._keep(cell, point, row, [], env, "")
+        self._keep(cell, point, row, [], env, "", files)
         return row
 
     def _run_cell(self, cell: Cell, cluster: Cluster, loadgen: RemoteLoadgen) -> list[ResultRow]:
@@ -156,6 +157,7 @@ class Sweep:
         instance.check()
         self.display.running(cell, point, 0, 0, 0.0)
         requests: list[RequestRecord] = []
+        files: dict[str, bytes] = {}
         try:
             measured, warmup = _loads(cell.config, point, source, instance.url)
             if warmup:
@@ -167,10 +169,12 @@ class Sweep:
             result = loadgen.run(measured, lambda *now: self.display.running(cell, point, *now))
             requests = result.requests
             row = _row(cell, point, result, server_measures(instance.stats().since(before)))
+            if cell.config.trace.record:
+                files = {"selections.trace": trace} if (trace := instance.selection_trace()) else {}
             log = instance.new_log()
         except (InstanceError, LoadgenError, ValueError) as error:  # ValueError: too little text for the prompts
             row, log = cell.row(point, Status.FAILED, str(error)), _last_words(instance)
-        self._keep(cell, point, row, requests, env, log)
+        self._keep(cell, point, row, requests, env, log, files)
         return row
 
     def _keep(
@@ -181,9 +185,10 @@ class Sweep:
         requests: list[RequestRecord],
         env: dict[str, Any],
         log: str,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
         folder = experiment_dir(cell.config)
-        write_point(folder, row, requests, config_yaml=to_yaml(cell.config), env=env, server_log=log)
+        write_point(folder, row, requests, config_yaml=to_yaml(cell.config), env=env, server_log=log, files=files)
         self.tracker.log_point(row)
         self.display.finished(cell, point, row)
 

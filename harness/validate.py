@@ -7,14 +7,17 @@ import re
 from operator import attrgetter
 
 from harness.model_rules import complete_selector, model_problem
+from harness.replay_rules import check_replay, complete_from_trace
 from harness.schema import (
     AdmissionRule,
     Config,
     EngineConfig,
     EngineKind,
+    LocalityConfig,
     ModelConfig,
     OffloadConfig,
     OffloadSystem,
+    PolicyConfig,
     Prefetch,
     SelectorConfig,
     SelectorKind,
@@ -59,6 +62,7 @@ AT_LEAST_ONE = (  # or null
     "engine.prefill_chunk_tokens",
     "workload.input_len",
     "workload.output_len",
+    "replay.tokens",
     "load.repeats",
     "load.requests_per_worker",
 )
@@ -73,6 +77,12 @@ AT_LEAST_ZERO = (
     "workload.temperature",
     "workload.seed",
     "platform.link.latency_us",
+    "workload.locality.static_weight",
+    "workload.locality.slow_weight",
+    "workload.locality.slow_rho",
+    "workload.locality.fast_weight",
+    "workload.locality.fast_rho",
+    "workload.locality.noise_weight",
     "load.warmup_requests",
     "load.stagger_s",
 )
@@ -109,6 +119,7 @@ def complete(config: Config) -> Config:
     _check_names(config)
     _check_numbers(config)
     _refuse(model_problem(config.model))
+    _complete_workload(config)
     _complete_lengths(config)
     _refuse(complete_selector(config))
     _complete_offload(config)
@@ -117,6 +128,7 @@ def complete(config: Config) -> Config:
     _check_workload(config)
     _check_offline(config)
     _check_load(config)
+    _check_trace(config)
     _drop_unused(config)
     return config
 
@@ -136,6 +148,9 @@ def _check_numbers(config: Config) -> None:
             raise ConfigError(f"{key}={seed} must be below 2**63")
     if config.model.embed_common > 1:
         raise ConfigError(f"model.embed_common={config.model.embed_common} is a share: choose 0 to 1")
+    for key, rho in (("slow", config.workload.locality.slow_rho), ("fast", config.workload.locality.fast_rho)):
+        if rho >= 1:
+            raise ConfigError(f"workload.locality.{key}_rho={rho} is a correlation: choose 0 to below 1")
     if config.engine.port > 65535:
         raise ConfigError(f"engine.port={config.engine.port} must be at most 65535; 0 takes any free port")
 
@@ -152,6 +167,13 @@ def _check_names(config: Config) -> None:
 def _refuse(problem: str | None) -> None:
     if problem is not None:
         raise ConfigError(problem)
+
+
+def _complete_workload(config: Config) -> None:
+    try:
+        complete_from_trace(config)
+    except ValueError as error:  # of a trace that is none, or is another model's
+        raise ConfigError(str(error)) from error
 
 
 def _complete_lengths(config: Config) -> None:
@@ -262,6 +284,16 @@ def _check_offline(config: Config) -> None:
             if kind.serves
             else f"engine={kind.value} takes selections, not requests: choose workload.kind from {', '.join(fit)}"
         )
+    if (kind is EngineKind.kernels) != (work.kind is WorkloadKind.selections):
+        raise ConfigError(
+            f"workload={work.kind.value} and engine={kind.value} do not go together: kernels takes selections, replay "
+            "takes synthetic_selections and selection_trace"
+        )
+    if kind is EngineKind.replay:
+        try:
+            check_replay(config)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     if kind is not EngineKind.kernels:
         return
     if config.offload.system is not OffloadSystem.hisparse_sync:
@@ -296,6 +328,11 @@ def _check_load(config: Config) -> None:
         )
 
 
+def _check_trace(config: Config) -> None:
+    if config.trace.record and config.selector.kind is SelectorKind.dense:
+        raise ConfigError("trace.record=true has nothing to record with selector=dense, which takes all positions")
+
+
 def _drop_unused(config: Config) -> None:
     """Keys that mean nothing for this cell go to their defaults: setting one does not make another cell."""
     if config.selector.kind is not SelectorKind.quest:
@@ -306,5 +343,11 @@ def _drop_unused(config: Config) -> None:
         config.workload.files = []
     if config.workload.kind is not WorkloadKind.selections:
         config.workload.miss_rate = None
+    if config.workload.kind is not WorkloadKind.synthetic_selections:
+        config.workload.locality = LocalityConfig()
+    if config.workload.kind is not WorkloadKind.selection_trace:
+        config.workload.trace = None
+    if config.engine.kind is not EngineKind.replay:
+        config.replay = PolicyConfig()
     if config.model.weights != "random":
         config.model.seed, config.model.embed_common = ModelConfig().seed, ModelConfig().embed_common

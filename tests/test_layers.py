@@ -22,6 +22,7 @@ LAYERS: list[set[str]] = [
         "harness.validate",
         "harness.identity",
         "harness.overrides",
+        "harness.replay_rules",
         "harness.fetch",
         "harness.gguf_to_hf",
         "harness.hf_config",
@@ -48,7 +49,7 @@ LAYERS: list[set[str]] = [
         "harness.sweep",
         "analysis",
     },
-    {"harness.__main__"},
+    {"harness.__main__", "workloads.__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -10,9 +10,12 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from analysis.studies import kernels
+from analysis.studies import kernels, replay
 from analysis.studies.base import Plot, Study
 
-STUDIES: dict[str, Callable[[pd.DataFrame], Study]] = {"kernels": kernels.study}  # by ResultRow.engine
+STUDIES: dict[str, Callable[[pd.DataFrame], Study]] = {  # by ResultRow.engine
+    "kernels": kernels.study,
+    "replay": replay.study,
+}
 
 __all__ = ["STUDIES", "Plot", "Study"]
