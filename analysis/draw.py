@@ -11,7 +11,7 @@ from rich.console import Group as Renderables
 from rich.console import RenderableType
 from rich.text import Text
 
-from analysis import agreement, canvas, figures, report, settings, tables
+from analysis import agreement, canvas, context, figures, report, settings, tables
 from analysis.frame import Group, load
 from analysis.studies import STUDIES, Study
 from harness.records import Status
@@ -53,8 +53,16 @@ def draw(experiment_dir: Path | str, out: Path | str | None = None) -> Drawn:
         written += paths
         sections.append(report.section(experiment, group, agreed, pictures))
         summaries.append(tables.render(group, agreed, settings.budget(experiment, group)))
+    lengths = context.families([group for group in experiment.groups if group.key["engine"] not in STUDIES])
+    across: list[report.Picture] = []
+    if lengths:
+        figure = context.build(lengths)
+        written += canvas.save(figure, out / "context")
+        across.append(report.context_picture(lengths, figure))
+        summaries += [tables.Fitted(context.table(family)) for family in lengths]
     page = out / "report.html"
-    page.write_text(report.render(experiment, sections), encoding="utf-8")
+    by_length = [context.table(family) for family in lengths]
+    page.write_text(report.render(experiment, sections, across, by_length), encoding="utf-8")
     return Drawn(written, page, Renderables(*summaries))
 
 

@@ -1,7 +1,8 @@
 """The panels of the paper's figures 1, 4 and 8, one line per offload system, as PDF and PNG.
 
 (a) output throughput against concurrency, (b) mean TTFT and (c) mean TPOT against output throughput, and
-(d) how many requests ran at once, which shows why a line of (a) is flat. Figures are built without pyplot:
+(d) how many requests ran at once, which shows why a line of (a) is flat; where there is prefetch, (e) how long a token
+waited for IO. Figures are built without pyplot:
 no global state, no backend choice, no display.
 """
 
@@ -20,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from analysis import annotate, labels, legend
+from analysis import annotate, hidden_io, labels, legend
 from analysis.canvas import NUMBERS, STYLE
 from analysis.frame import Group
 
@@ -37,9 +38,10 @@ class Panel:
     needs: tuple[str, ...]
     draw: Callable[[Axes, Group], None]
     labels_points: bool = False
+    wanted: Callable[[Group], bool] = lambda group: True
 
     def has_data(self, group: Group) -> bool:
-        return not group.points.dropna(subset=list(self.needs)).empty
+        return self.wanted(group) and not group.points.dropna(subset=list(self.needs)).empty
 
 
 def draw_throughput(axes: Axes, group: Group) -> None:
@@ -107,11 +109,22 @@ def _running_ticks(group: Group) -> list[float]:
     return sorted(kept)
 
 
+def draw_io(axes: Axes, group: Group) -> None:
+    """Time each token waited for records from the host pool, against concurrency."""
+    for i in range(len(group.series)):
+        _line(axes, group, i, "concurrency", "exposed_io_ms_per_token")
+    _concurrency_axis(axes, group)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("Exposed IO (ms/token)")
+    axes.yaxis.set_major_formatter(NUMBERS)
+
+
 PANELS = (
     Panel("throughput", "Output throughput", ("output_throughput",), draw_throughput),
     Panel("ttft", "Time to first token", ("output_throughput", "mean_ttft_ms"), draw_ttft, True),
     Panel("tpot", "Time per output token", ("output_throughput", "mean_tpot_ms"), draw_tpot, True),
     Panel("running", "Requests running at once", ("peak_running",), draw_running),
+    Panel("io", "Exposed IO", ("exposed_io_ms_per_token",), draw_io, wanted=hidden_io.has_prefetch),
 )
 
 
@@ -136,7 +149,7 @@ def build(group: Group, panels: Sequence[Panel]) -> Figure:
             panel.draw(axes, group)
             sns.despine(ax=axes)
             if len(panels) > 1:
-                axes.set_title(f"({'abcd'[i]}) {panel.title}", loc="left", fontsize="medium")
+                axes.set_title(f"({'abcde'[i]}) {panel.title}", loc="left", fontsize="medium")
         legend.add(figure, grid[: len(panels)], columns, group)
         figure.draw_without_rendering()  # settles the layout, which label placement needs
         for axes, panel in zip(grid, panels, strict=False):

@@ -1,6 +1,6 @@
 """Rows on disk -> groups that may be compared -> one aggregated line per offload system.
 
-A group holds everything of one (engine, model, selector, platform, workload, lengths, k): its systems
+A group holds everything of one (engine, model, selector, platform, link, workload, lengths, k): its systems
 answer the same question. A series is one line of a group: a system, its B and, where one experiment ran
 the same system and B with several configs, what differs between them.
 """
@@ -20,7 +20,7 @@ from analysis import labels
 from harness import store
 from harness.records import MEASURES, Status
 
-GROUP_KEYS = ("engine", "model", "selector", "platform", "workload", "input_len", "output_len", "top_k")
+GROUP_KEYS = ("engine", "model", "selector", "platform", "link", "workload", "input_len", "output_len", "top_k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,15 @@ class Group:
         k = self.key
         top_k = "dense" if k["top_k"] is None else f"k={k['top_k']}"
         lengths = f"{k['input_len']:,} tokens in, {k['output_len']:,} out"
-        return f"{k['model']}, {k['selector']} ({top_k}), {k['workload']}: {lengths}; {k['engine']} on {k['platform']}"
+        link = f", {self.link}" if self.link else ""
+        where = f"{k['engine']} on {k['platform']}{link}"
+        return f"{k['model']}, {k['selector']} ({top_k}), {k['workload']}: {lengths}; {where}"
+
+    @property
+    def link(self) -> str | None:
+        """`host link emulated 2 GB/s + 10 us` where it is emulated; None for a real one or a memory copy."""
+        link = str(self.key["link"])
+        return f"host link {link}" if link.startswith("emulated") else None
 
     @property
     def concurrencies(self) -> list[int]:

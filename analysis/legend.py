@@ -45,6 +45,8 @@ def add(figure: Figure, grid: Sequence[Axes], columns: int, group: Group) -> Non
         entries["decode steps only: in the table"] = Line2D([], [], linestyle="none")
     if IDEAL in gids:
         entries["every request in flight runs"] = Line2D([], [], **IDEAL_LOOK)
+    if group.link:
+        entries[group.link] = Line2D([], [], linestyle="none")
     fit = 3 if columns > 1 and max(map(len, entries)) <= 34 else 2
     one_row = max(map(len, entries)) > 32 and columns == 1
     figure.legend(

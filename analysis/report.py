@@ -11,9 +11,10 @@ from pathlib import Path
 import jinja2
 from matplotlib.figure import Figure
 
-from analysis import canvas, figures, labels, legend, settings, tables
+from analysis import canvas, context, figures, hidden_io, labels, legend, settings, tables
 from analysis.frame import Experiment, Group, flatten
 from analysis.studies import Plot, Study
+from analysis.table import Table
 from harness import store
 from harness.records import Status
 
@@ -23,6 +24,7 @@ _CAPTIONS = {
     "throughput": "Generated tokens per second against the number of requests the client keeps in flight.",
     "ttft": "Mean time to first token against output throughput; point labels give the concurrency.",
     "tpot": "Mean time per output token against output throughput; point labels give the concurrency.",
+    "io": "Time a token waited for records from the host pool: what prefetch hides is the distance from sync.",
     "running": "The most requests the server ran at once: where a line is flat, more did not fit.",
 }
 
@@ -42,13 +44,14 @@ class Section:
 
     title: str
     pictures: list[Picture]
-    tables: list[tuple[str, tables.Table]]  # heading, cells
+    tables: list[tuple[str, Table]]  # heading, cells
     not_ok: list[str]
     notes: list[str]  # below the first table
     comparisons: list[str] = field(default_factory=list)
     agreement: list[str] = field(default_factory=list)
     budget: list[str] = field(default_factory=list)
     configuration: list[tuple[str, str]] = field(default_factory=list)
+    explained: list[str] = field(default_factory=list)  # below the last table
     terms: list[tuple[str, str]] = field(default_factory=list)  # words that only this section has
 
 
@@ -78,13 +81,16 @@ def study_section(study: Study, pictures: list[Picture], not_ok: list[str]) -> S
 
 def section(experiment: Experiment, group: Group, agreement: list[str], pictures: list[Picture]) -> Section:
     """The report's view of a group."""
+    hidden = hidden_io.table(group)
     return Section(
         title=group.title,
         pictures=pictures,
         tables=[
             ("Every point", tables.summary(group)),
             *([("Peak throughput", tables.peaks(group))] if len(group.points) else []),
+            *([(hidden.headers[0][0], hidden)] if hidden is not None else []),
         ],
+        explained=list(hidden_io.TERMS) if hidden is not None else [],
         comparisons=tables.comparisons(group),
         agreement=agreement,
         not_ok=tables.not_ok(group),
@@ -94,8 +100,17 @@ def section(experiment: Experiment, group: Group, agreement: list[str], pictures
     )
 
 
-def render(experiment: Experiment, sections: Sequence[Section]) -> str:
-    """The whole page as one string of HTML."""
+def context_picture(families: Sequence[context.Family], figure: Figure) -> Picture:
+    """The figure across groups of different context lengths."""
+    caption = "The best output throughput of each system at each context length, and its ratio to full KV's best."
+    titles = "; ".join(family.title for family in families)
+    return Picture(_uri(figure), caption, f"Peak output throughput against context length: {titles}")
+
+
+def render(
+    experiment: Experiment, sections: Sequence[Section], across: Sequence[Picture] = (), by_length: Sequence[Table] = ()
+) -> str:
+    """The whole page as one string of HTML. across, by_length: what compares groups with one another."""
     template = resources.files("analysis").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     rows = experiment.rows
@@ -103,6 +118,8 @@ def render(experiment: Experiment, sections: Sequence[Section]) -> str:
         name=experiment.name,
         description=experiment.description,
         sections=sections,
+        across=across,
+        by_length=by_length,
         points=labels.plural(len(rows), "point"),
         ok=int((rows["status"] == Status.OK.value).sum()),
         environment=environment_table([Path(path) for path in rows["point_path"]]),

@@ -14,23 +14,15 @@ from rich.console import Group as Renderables
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from analysis import labels
+from analysis import hidden_io, labels
 from analysis.frame import Group
+from analysis.table import Table
 from harness.records import Status
 
 NAME_WIDTH = 9  # of a system's name beside its rows
 ORACLE_NOTE = "* outputs invalid: a bound on what hiding all IO could give, not a system to serve with"
 ONE_REPEAT_NOTE = "one repeat: no spread is known; load.repeats=3 draws it"
 _UNBOUNDED = 10_000  # columns
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells as they are shown. `headers` are (words, unit); the first `left` columns are words."""
-
-    headers: list[tuple[str, str]]
-    rows: list[list[str]]
-    left: int = 1
 
 
 def summary(group: Group) -> Table:
@@ -145,7 +137,10 @@ def render(group: Group, agreement: list[str], budget: list[str]) -> RenderableT
     if group.points.empty:
         parts.append(Text("no point is ok: there is nothing to draw or to compare", style="red"))
     else:
-        parts += [Fitted(peaks(group)), Text(""), *map(Text, comparisons(group))]
+        parts += [Fitted(peaks(group)), Text("")]
+        if (hidden := hidden_io.table(group)) is not None:
+            parts += [Fitted(hidden), Text("")]
+        parts += map(Text, comparisons(group))
     parts += [*map(Text, agreement), *(Text(note, style="dim") for note in notes(group)), Text("")]
     return Renderables(*parts)
 

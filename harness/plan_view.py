@@ -17,7 +17,7 @@ from harness.engine.footprint import Footprint
 from harness.experiment import Cell, Point
 from harness.identity import defines_cell
 from harness.schema import OffloadSystem, to_plain
-from harness.units import common_unit, show_bytes, show_in
+from harness.units import common_unit, show_bytes, show_in, show_rate
 
 _NAMES = ("model.name", "selector.kind", "platform.name", "engine.kind", "workload.name")
 _SHORT = {
@@ -46,6 +46,7 @@ def plan_table(cells: Sequence[Cell]) -> Group:
         *(Text(line) for line in _shared(cells) if line),
         _table(cells, labels, most),
         Text(_LEGEND.format(most=most), style="dim"),
+        *(Text(line, style="dim") for line in _sent_to_host(cells)),
         *map(Text, notes),
     )
 
@@ -127,6 +128,18 @@ def _shared_offline(cells: Sequence[Cell]) -> Iterator[str]:
     yield f"batch {', '.join(map(str, load.concurrencies))}" + (f"; {load.repeats} repeats" if load.repeats > 1 else "")
 
 
+def _sent_to_host(cells: Sequence[Cell]) -> Iterator[str]:
+    """What each request sends to the host pool, where that is one number for all offload systems."""
+    sent = set()
+    for cell in cells:
+        if cell.config.offload.system.offloads:
+            work = cell.config.workload
+            sent.add(Footprint(cell.config).sent_to_host(work.input_len, work.output_len))
+    if len(sent) == 1:
+        staged, written = map(show_bytes, sent.pop())
+        yield f"to the host pool, each request: {staged} staged in prefill, {written} written through in decode"
+
+
 def _shared(cells: Sequence[Cell]) -> Iterator[str]:
     """The lines above the table: whatever is the same for all cells."""
     c, flat = cells[0].config, [_flat(cell) for cell in cells]
@@ -167,7 +180,15 @@ def _points(cell: Cell) -> list[Point]:
 def _flat(cell: Cell) -> dict[str, Any]:
     """Dotted key -> value of everything that defines the cell."""
     groups = {key: value for key, value in to_plain(cell.config).items() if defines_cell(key)}
-    return {f"{g}.{key}": value for g, values in groups.items() for key, value in values.items()}
+    return dict(_leaves(groups, ""))
+
+
+def _leaves(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _varies(flat: Sequence[dict[str, Any]], key: str) -> bool:
@@ -182,4 +203,6 @@ def _follows_name(flat: Sequence[dict[str, Any]], key: str) -> bool:
 
 
 def _shown(key: str, value: Any) -> str:
+    if key == "platform.link.bandwidth" and value is not None:
+        return show_rate(int(value)).replace(" ", "")
     return show_bytes(int(value)).replace(" ", "") if key.endswith("_budget") else str(value)

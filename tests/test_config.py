@@ -124,6 +124,18 @@ COMPOSED = [
     ([*ONE, "selector=quest"], ["selector=quest", "model=glm_tiny", "dense, dsa"]),
     ([SMOLLM2, "offload=full_kv", "selector=dsa"], ["selector=dsa", "model=smollm2_135m", "dense, quest"]),
     ([QUICK, "offload=hisparse_sync", "offload.cache_slots=63"], ["offload.cache_slots=63 (B)", "at least 64"]),
+    (
+        [QUICK, "offload=hisparse_sync", "offload.prefetch=exact"],
+        ["offload.prefetch=exact", "offload=hisparse_sync", "choose none"],
+    ),
+    (
+        [QUICK, "offload=hisparse_prefetch", "offload.prefetch=none"],
+        ["offload.prefetch=none", "choose exact or speculative"],
+    ),
+    ([*ONE, "platform.link.bandwidth=0"], ["platform.link.bandwidth=0", "2GB"]),
+    ([*ONE, "platform.link.bandwidth=fast"], ["platform.link.bandwidth", "'fast' is not a size"]),
+    ([*ONE, "platform.link.latency_us=5"], ["platform.link.latency_us=5", "platform.link.bandwidth"]),
+    ([*ONE, "platform=cpu_link", "platform.link.latency_us=-1"], ["platform.link.latency_us=-1", "not be negative"]),
     ([*ONE, "selector.top_k=1025"], ["selector.top_k=1025", "engine.context_len=1024"]),
     (
         [*ONE, "load.num_requests=16"],
@@ -232,6 +244,16 @@ def test_limits_themselves_are_allowed() -> None:
     config = _set(_mla(), offload__cache_slots=64, selector__top_k=64, workload__input_len=832)
     _set(config, load__requests_per_worker=None, load__num_requests=16)
     assert complete(config).offload.cache_slots == 64
+
+
+def test_prefetch_and_link_of_a_cell() -> None:
+    systems = "offload=full_kv,hisparse_sync,hisparse_prefetch,no_io_oracle"
+    cells = load_cells([QUICK, "platform=cpu_link", "platform.link.bandwidth=250MB", systems])
+    assert [c.offload.prefetch.value for c in cells if c.offload.prefetch] == ["none", "none", "exact", "exact"]
+    assert {c.platform.link.label for c in cells} == {"emulated 250 MB/s + 10 us"}
+    assert load_cells([QUICK, "offload=full_kv"])[0].platform.link.label == "memory copy"
+    started_empty = load_cells([QUICK, "offload=full_kv,hisparse_sync", "offload.cold_start=empty"])
+    assert [c.offload.cold_start.value for c in started_empty] == ["last", "empty"]  # full KV has nothing to start
 
 
 def test_derived_values() -> None:
@@ -434,4 +456,5 @@ def test_every_choice_fits_the_schema(number: int) -> None:
     for group, name in chosen.items():
         typed = OmegaConf.to_container(composed[group], enum_to_str=True)
         own = OmegaConf.to_container(OmegaConf.load(config_dir() / group / f"{name}.yaml"))
-        assert own.items() <= typed.items(), f"conf/{group}/{name}.yaml"
+        own.pop("defaults", None)  # what it builds on
+        assert {key: typed.get(key) for key in own} == own, f"conf/{group}/{name}.yaml"

@@ -115,6 +115,7 @@ class Executor:
         self.kv.begin_decode(batch.in_records(self.kv.footprint.tokens_per_record))
         tokens = torch.tensor([r.tokens[r.computed] for r in requests])
         logits = self.model.decode(tokens, batch, self.kv, self.selector)
+        self.kv.finish_decode()
         self.last_logits = logits
         greedy = logits.argmax(dim=1).tolist()
         for i, request_id in enumerate(ids):

@@ -87,6 +87,17 @@ class Footprint:
             host=pages * self.page_size * token_bytes,
         )
 
+    def sent_to_host(self, prompt: int, output: int) -> tuple[int, int]:
+        """Bytes that a request of so many tokens stages in prefill and writes through in decode.
+
+        The last token's record is never computed, so nothing is sent for it. What comes back depends on hits.
+        """
+        if not self.system.offloads:
+            return 0, 0
+        staged, total = self.num_records(prompt), self.num_records(prompt + output - 1)
+        layers = self.num_layers * self.record_bytes
+        return staged * layers, (total - staged) * layers
+
     @property
     def workspace(self) -> int:
         """Device bytes an offload system needs besides its requests: one layer's records of the request

@@ -91,6 +91,12 @@ def append(
 ) -> None:
     """`reference.append`."""
     device = cache.device
+    kernels = kernels_for(device.type)
+    state = slot_positions, lru_order, cache
+    on_cpu = kernels is not None and device.type == "cpu"
+    if on_cpu and kernels.module.append(records, rows, seq_lens, *state, *_how(kernels)):
+        return
+    # else: not as it must be; the checks say why, or make the inputs contiguous
     check_dims("cache", cache, 3)
     num_rows, slots, width = cache.shape
     n = len(rows)
@@ -100,12 +106,11 @@ def append(
     check_state("slot_positions", slot_positions, _int32, (num_rows, slots - 1), device)
     check_state("lru_order", lru_order, _int32, (num_rows, slots - 1), device)
     check_state("cache", cache, cache.dtype, (num_rows, slots, width), device)
-    kernels = kernels_for(device.type)
     if kernels is None:
-        reference.append(records, rows, seq_lens, slot_positions, lru_order, cache)
+        reference.append(records, rows, seq_lens, *state)
     else:
         how = _how(kernels) if device.type == "cpu" else (_stream(device),)
-        kernels.module.append(records, rows, seq_lens, slot_positions, lru_order, cache, *how)
+        kernels.module.append(records, rows, seq_lens, *state, *how)
 
 
 def write_through(cache: Tensor, rows: Tensor, host: Tensor, host_index: Tensor) -> None:
@@ -127,12 +132,14 @@ def write_through(cache: Tensor, rows: Tensor, host: Tensor, host_index: Tensor)
 def stage(records: Tensor, host: Tensor, host_index: Tensor) -> None:
     """`reference.stage`. On a GPU an index outside the pool is left out instead of raising."""
     device = records.device
+    kernels = kernels_for(device.type)
+    if kernels is not None and device.type == "cpu" and kernels.module.stage(records, host, host_index, *_how(kernels)):
+        return
     check_dims("host", host, 2)
     check_host(host, host.shape[1], records.dtype, device)
     count = len(host_index)
     records = check("records", records, host.dtype, (count, host.shape[1]), device)
     host_index = check("host_index", host_index, _int64, (count,), device)
-    kernels = kernels_for(device.type)
     if kernels is None:
         reference.stage(records, host, host_index)
     else:
@@ -160,6 +167,11 @@ def attend(
     q: Tensor, pool: Tensor, slots: Tensor, *, kv_heads: int, value_offset: int, value_dim: int, scale: float
 ) -> Tensor:
     """`reference.attend`, sums in float32; torch's own operations on a GPU. Equal up to the order of the sums."""
+    kernels = kernels_for("cpu") if pool.device.type == "cpu" else None
+    if kernels is not None and q.dim() == 3:
+        out = torch.empty(*q.shape[:2], value_dim, dtype=q.dtype)
+        if kernels.module.attend(q, pool, slots, out, kv_heads, value_offset, scale, torch.get_num_threads()):
+            return out
     check_dims("q", q, 3)
     check_dims("slots", slots, 2)
     (n, heads, key_dim), device, width = q.shape, pool.device, pool.shape[-1]
@@ -168,12 +180,11 @@ def attend(
     check_state("pool", pool, pool.dtype, tuple(pool.shape), device)
     if heads % kv_heads or kv_heads * key_dim > width or not 0 <= value_offset <= width - kv_heads * value_dim:
         raise ValueError(f"{heads} heads of {key_dim} over {kv_heads} KV heads do not fit records of {width} elements")
-    kernels = kernels_for(device.type) if device.type == "cpu" else None
     if kernels is None:
         shape = {"kv_heads": kv_heads, "value_offset": value_offset, "value_dim": value_dim}
         return reference.attend(q, pool, slots, **shape, scale=scale)
-    out = torch.empty(n, heads, value_dim, dtype=q.dtype)
-    kernels.module.attend(q, pool, slots, out, kv_heads, value_offset, scale, torch.get_num_threads())
+    fits = kernels.module.attend(q, pool, slots, out, kv_heads, value_offset, scale, torch.get_num_threads())
+    assert fits, "checked arguments were refused by the kernel"
     return out
 
 

@@ -139,9 +139,11 @@ def test_several_groups_get_files_of_their_own(tmp_path: Path, synthetic: Any) -
         synthetic.write(tmp_path, row)
     drawn = draw(tmp_path)
     assert {path.name for path in drawn.figures} == {
-        f"throughput-input_len-{length}.{suffix}" for length in (1024, 4096) for suffix in ("pdf", "png")
+        f"{name}.{suffix}"
+        for name in ("throughput-input_len-1024", "throughput-input_len-4096", "context")
+        for suffix in ("pdf", "png")
     }
-    assert Page(drawn.report.read_text(encoding="utf-8")).tags.count("img") == 2
+    assert Page(drawn.report.read_text(encoding="utf-8")).tags.count("img") == 3
 
 
 def test_the_command_prints_the_tables_and_where_the_files_are(

@@ -16,7 +16,7 @@ from torch import Tensor
 from harness.config import load_cells
 from harness.engine.executor import Executor, Generation
 from harness.engine.scheduler import Chunk, Plan
-from harness.schema import Config, OffloadSystem
+from harness.schema import Config, DType, OffloadSystem
 from harness.validate import complete
 
 SYSTEMS = ("full_kv", "fetch_all", "hisparse_sync")
@@ -77,6 +77,7 @@ def cell_of(model: str, system: str, *more: str) -> Config:
         assert hasattr(getattr(config, group), name), key
         before = getattr(getattr(config, group), name)
         parsed = type(before)(value) if isinstance(before, Enum) else yaml.safe_load(value)
+        parsed = DType(value) if name == "index_dtype" else parsed
         setattr(getattr(config, group), name, parsed)
     return complete(config)
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 
 import hisparse_kernels as kernels
 import pytest
 import torch
 from engine_cells import MODELS, SYSTEMS, Driver, Probe, Request, cell_of, random_requests, run_lockstep
 
+from harness.engine.admission import make_admission
+from harness.engine.executor import Executor
 from harness.engine.kv.hierarchy import Hierarchy
 from harness.engine.kv.hisparse import HiSparse
+from harness.engine.scheduler import Job, Scheduler
+from harness.schema import Config
 
 # (arrival step, prompt, new tokens): shorter than k=16, between k and B=24, around B, far longer; joining and
 # leaving at different times, more of them than rows, so that rows are used again
@@ -266,3 +271,93 @@ def test_the_host_pool_holds_what_was_computed_and_nothing_else() -> None:
             for layer in range(kv.num_layers):
                 assert kv.host.records[layer][~written].eq(0).all()
                 assert kv.host.records[layer][written].ne(0).any(dim=1).all()
+
+
+def scheduled_logits(
+    config: Config, requests: list[Request], retract: Callable[[int, Scheduler], Iterable[int]]
+) -> dict[tuple[int, int], torch.Tensor]:
+    """Decode logits by (request, position fed), of a run planned by the scheduler, steps that were made twice included.
+
+    retract(step, scheduler): whom to send back before a step. AssertionError where a repeated step has other bits.
+    """
+    probe = Probe(config)
+    admission = make_admission(config)
+    scheduler = Scheduler(admission, config.engine.max_running_requests, config.engine.prefill_chunk_tokens)
+    for i, request in enumerate(requests):
+        probe.add(i, request)
+        scheduler.add(Job(request_id=i, prompt_len=len(request.prompt), max_new_tokens=request.new_tokens))
+    seen: dict[tuple[int, int], torch.Tensor] = {}
+    step = 0
+    while plan := scheduler.plan():
+        fed = [probe.executor._requests[i].computed for i in plan.decode]
+        logits = probe.run(plan)[len(plan.prefill) :]
+        for i, position, row in zip(plan.decode, fed, logits, strict=True):
+            before = seen.setdefault((i, position), row.clone())
+            assert torch.equal(before, row), (
+                f"step {step}: position {position} of request {i} has other bits than before"
+            )
+        for i in scheduler.advance(plan):
+            probe.executor.remove(i)
+        for i in retract(step, scheduler):
+            assert scheduler.retract(i)
+            probe.executor.retract(i)
+        probe.kv.check_integrity()
+        step += 1
+    probe.kv.check_idle()
+    assert (admission.device_bytes, admission.host_bytes) == (0, 0)
+    return seen
+
+
+RETRACTED = [(0, 1, 14), (0, 45, 22), (0, 30, 18), (0, 17, 9)]
+
+
+@pytest.mark.parametrize(
+    ("model", "systems"),
+    [
+        ("dsa", ("full_kv", "hisparse_sync")),
+        ("quest", ("full_kv", "fetch_all", "hisparse_sync")),
+        ("shared_moe", ("full_kv", "hisparse_prefetch")),
+        ("nsa", ("full_kv", "hisparse_sync")),
+        pytest.param("exact_mla", ("full_kv", "fetch_all", "hisparse_sync"), marks=pytest.mark.slow),
+        pytest.param("exact_gqa", ("full_kv", "fetch_all", "hisparse_sync"), marks=pytest.mark.slow),
+        pytest.param("window", ("full_kv", "fetch_all", "hisparse_sync"), marks=pytest.mark.slow),
+        pytest.param("dense_mla", ("full_kv", "hisparse_sync"), marks=pytest.mark.slow),
+        pytest.param("dense_gqa", ("full_kv", "hisparse_sync"), marks=pytest.mark.slow),
+    ],
+)
+def test_retraction_does_not_change_a_bit(model: str, systems: tuple[str, ...]) -> None:
+    """Sent back in the middle of its prompt, after its first token, late, twice; with prompts cut at odd places. Every
+    decode step, those made again too, has the logits of an undisturbed run of full KV."""
+    requests = random_requests(random.Random(5), 300, RETRACTED)
+    more = ["engine.batch_invariant=true", "engine.prefill_chunk_tokens=13", "engine.max_running_requests=3"]
+    expected = scheduled_logits(cell_of(model, "full_kv", *more), requests, lambda step, scheduler: ())
+    assert len(expected) == sum(new - 1 for _, _, new in RETRACTED)
+    for system in systems:
+        rng, retracted = random.Random(6), []
+
+        def now_and_then(
+            step: int, scheduler: Scheduler, rng: random.Random = rng, retracted: list[int] = retracted
+        ) -> list[int]:
+            chosen = [i for i in scheduler._running if rng.random() < 0.25] if 1 <= step < 24 else []
+            retracted.extend(chosen)
+            return chosen
+
+        got = scheduled_logits(cell_of(model, system, *more), requests, now_and_then)
+        assert len(retracted) > 8
+        assert got.keys() == expected.keys()
+        for key, logits in got.items():
+            assert torch.equal(logits, expected[key]), f"{system}: request {key[0]}, position {key[1]}"
+
+
+def test_a_retraction_that_loses_a_token_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = random_requests(random.Random(5), 300, RETRACTED)
+    config = cell_of("dsa", "hisparse_sync", "engine.batch_invariant=true", "engine.max_running_requests=3")
+    retract = Executor.retract
+
+    def careless(self: Executor, request_id: int) -> None:
+        retract(self, request_id)
+        self._requests[request_id].tokens[-2] ^= 1
+
+    monkeypatch.setattr(Executor, "retract", careless)
+    with pytest.raises(AssertionError, match="of request 1 has other bits than before"):
+        scheduled_logits(config, requests, lambda step, scheduler: [1] if step == 9 else ())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from engine_cells import MODELS, SYSTEMS, Driver, Probe, cell_of, random_requests
+from engine_cells import MODELS, SYSTEMS, Driver, Probe, cell_of, random_requests, run_lockstep
 from torch import Tensor
 
 from harness.engine.batch import DecodeBatch
@@ -16,6 +16,7 @@ from harness.engine.kv import make_kv
 from harness.engine.kv.full import FullKV
 from harness.engine.kv.hierarchy import Hierarchy
 from harness.engine.kv.hisparse import HiSparse
+from harness.engine.kv.lanes import Lane
 from harness.engine.scheduler import Chunk, Plan
 
 ALL_SYSTEMS = (*SYSTEMS, "no_io_oracle")
@@ -184,3 +185,16 @@ def test_full_kv_moves_nothing() -> None:
     probe.run(Plan((), (), (0,)))
     counters = probe.kv.counters
     assert (counters.misses, counters.h2d_bytes, counters.exposed_io_seconds) == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize("system", ["fetch_all", "hisparse_sync", "hisparse_prefetch", "no_io_oracle"])
+@pytest.mark.parametrize("model", ["dsa", "nsa"])
+def test_what_is_sent_to_the_host_is_what_was_predicted(model: str, system: str) -> None:
+    """Staging and write-through of requests that come and go, against the numbers that `dry_run` prints."""
+    probe = Probe(cell_of(model, system, "engine.max_running_requests=3"))
+    rng = random.Random(1)
+    lengths = [(0, 1, 40), (0, 60, 25), (4, 24, 1), (9, 110, 20), (30, 31, 9)]
+    run_lockstep({system: probe}, Driver(random_requests(rng, 300, lengths), 3, rng))
+    sent = [probe.kv.footprint.sent_to_host(prompt, new) for _, prompt, new in lengths]
+    moved = probe.kv.counters.bytes_moved
+    assert (moved[Lane.staging], moved[Lane.write_through]) == tuple(map(sum, zip(*sent, strict=True)))

@@ -120,6 +120,9 @@ class KVSide(ABC):
     def gather(self, layer: int, slots: Tensor) -> Tensor:
         """Records [n, k, W] at device slots; at -1 any record, which attention masks."""
 
+    def finish_decode(self) -> None:  # noqa: B027 (most systems have nothing to do)
+        """The last layer of a decode step has resolved its selection."""
+
     def check_integrity(self) -> None:
         """Raise AssertionError unless everything held has one owner and all copies of a record agree.
 

@@ -53,15 +53,18 @@ class FullKV(KVSide):
         """Nothing to do: the records are where decode reads them."""
 
     def begin_decode(self, batch: DecodeBatch) -> None:
-        self._rows = batch.rows.unsqueeze(1)
+        # from a position to its record: what to add to it, by page
+        table = self.pool.page_table[batch.rows]
+        self._shift = (table - torch.arange(table.shape[1], dtype=torch.int32)) * self.page_size
         self._newest = torch.where(batch.growing >= 0, self.pool.index(batch.rows, batch.positions), -1)
 
     def append(self, layer: int, records: Tensor) -> None:
         kernels.stage(records, self.pool.records[layer], self._newest)
 
     def resolve(self, layer: int, selection: Tensor) -> Tensor:
-        slots = self.pool.index(self._rows, selection.clamp(min=0).long())
-        return torch.where(selection >= 0, slots, -1).to(torch.int32)
+        positions = selection.clamp(min=0)
+        slots = positions + self._shift.gather(1, (positions // self.page_size).long())
+        return slots.masked_fill_(selection < 0, -1)
 
     def device_records(self, layer: int) -> Tensor:
         return self.pool.records[layer]

@@ -159,10 +159,12 @@ class Hierarchy(KVSide):
         """
         self._forget_written()
         if self._unwritten:
+            begin = time.perf_counter()
             needed = self.host.index(plan.rows, plan.positions)
             for unwritten in self._unwritten:
                 if not unwritten.transfer.is_made and torch.isin(unwritten.host_index, needed).any():
                     unwritten.transfer.settle()
+            self.counters.exposed_io_seconds += time.perf_counter() - begin
 
     def _settle_all(self) -> None:
         for unwritten in self._unwritten:

@@ -28,6 +28,7 @@ class HiSparse(Hierarchy):
         self.lru_order = torch.empty(shape, dtype=torch.int32)
         self._moves_bytes = config.offload.system is not OffloadSystem.no_io_oracle
         self._starts_empty = config.offload.cold_start is ColdStart.empty
+        self._looked_up: list[tuple[int, Tensor]] = []  # of this step: (layers that use it, selection [n, k])
         self._lengths = torch.zeros(self.num_rows, dtype=torch.int32)  # of decoding rows; 0 before
 
     def admit(self, positions: int) -> int:
@@ -74,6 +75,13 @@ class HiSparse(Hierarchy):
             self._settle_written(plan)
             self.counters.exposed_io_seconds += self._wait(self._fetch(Lane.demand, layer, plan))
         return slots
+
+    def finish_decode(self) -> None:
+        """Count what was looked up, all layers at once."""
+        layers, selections = zip(*self._looked_up, strict=True)
+        counts = torch.stack(selections).flatten(1).ge(0).sum(1).tolist()
+        self.counters.lookups += sum(times * count for times, count in zip(layers, counts, strict=True))
+        self._looked_up.clear()
 
     def check_integrity(self) -> None:
         super().check_integrity()
@@ -124,6 +132,6 @@ class HiSparse(Hierarchy):
             self.lru_order[state],
             checked=False,  # selectors are of this project; the tests run them through the check
         )
-        self.counters.lookups += layers * int((selection >= 0).sum())
+        self._looked_up.append((layers, selection))
         self.counters.misses += layers * len(plan.rows)
         return slots, plan

@@ -25,7 +25,6 @@ class RecordLayout(NamedTuple):
 
 
 AttendSlots = Callable[[Tensor, Tensor, Tensor, RecordLayout, float], Tensor]  # the signature of `attend_slots`
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]  # the signature of `attend_selected`
 
 
 class Rotary:
@@ -141,16 +140,6 @@ def batch_invariant_attend() -> AttendSlots:
     return attend_slots_one_by_one if kernels.backend() == "reference" else attend_slots
 
 
-def attend_selected(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:
-    """One query per request over its gathered records.
-
-    q [n, G, H/G, d], k [n, G, S, d], v [n, G, S, dv], valid bool [n, S]; returns [n, G, H/G, dv].
-    """
-    scores = torch.matmul(q, k.transpose(2, 3)) * scale
-    scores = scores.masked_fill(~valid[:, None, None, :], -torch.inf)
-    return torch.matmul(scores.softmax(dim=-1), v)
-
-
 def attend_with_sinks(q: Tensor, kv: Tensor, valid: Tensor, sinks: Tensor, scale: float) -> Tensor:
     """Attention to records that are key and value at once, with a logit per head that takes weight and gives nothing
     (DeepSeek-V4 report, section 2.3.3).
@@ -172,18 +161,3 @@ def attend_with_sinks_one_by_one(q: Tensor, kv: Tensor, valid: Tensor, sinks: Te
         for i, w in enumerate(widths)
     ]
     return torch.cat(parts)
-
-
-def attend_one_by_one(q: Tensor, k: Tensor, v: Tensor, valid: Tensor, scale: float) -> Tensor:
-    """As `attend_selected`, but in shapes that only the request itself decides: batch-invariant.
-
-    Each request attends over its own width, up to its last valid record.
-    """
-    places = torch.arange(1, valid.shape[1] + 1)
-    widths = torch.where(valid, places, 0).amax(dim=1).tolist()
-    return torch.cat(
-        [
-            attend_selected(q[i : i + 1], k[i : i + 1, :, :w], v[i : i + 1, :, :w], valid[i : i + 1, :w], scale)
-            for i, w in enumerate(widths)
-        ]
-    )

@@ -124,10 +124,23 @@ bool replay(TensorView plan_rows, TensorView plan_slots, TensorView plan_positio
   return true;
 }
 
-void append(TensorView records, TensorView rows, TensorView seq_lens, TensorView slot_positions, TensorView lru_order,
+bool same_elements(const TensorView& a, const TensorView& b) {
+  return a.dtype().code == b.dtype().code && a.dtype().bits == b.dtype().bits;
+}
+
+bool append(TensorView records, TensorView rows, TensorView seq_lens, TensorView slot_positions, TensorView lru_order,
             TensorView cache, int64_t block_threads, int64_t workers) {
+  if (rows.ndim() != 1 || cache.ndim() != 3 || slot_positions.ndim() != 2) return false;
+  const int64_t n = rows.size(0), num_rows = cache.size(0), num_slots = cache.size(1) - 1, width = cache.size(2);
+  const DLDataType dtype = cache.dtype();
+  const auto code = static_cast<DLDataTypeCode>(dtype.code);
+  if (!is_int64(rows, {n}) || !is_int32(seq_lens, {n}) || !is_int32(slot_positions, {num_rows, num_slots}) ||
+      !is_int32(lru_order, {num_rows, num_slots}) || !is(records, code, dtype.bits, {n, width}) ||
+      !is(cache, code, dtype.bits, {num_rows, num_slots + 1, width}))
+    return false;
   run_append(run_of(block_threads, workers), append_args(records, rows, seq_lens, slot_positions, lru_order, cache),
              rows.size(0));
+  return true;
 }
 
 void check_index(const int64_t* index, int64_t count, int64_t records, const char* name) {
@@ -145,10 +158,18 @@ void write_through(TensorView cache, TensorView rows, TensorView host, TensorVie
   run_copy(run_of(block_threads, workers), copy);
 }
 
-void stage(TensorView records, TensorView host, TensorView host_index, int64_t block_threads, int64_t workers) {
+bool stage(TensorView records, TensorView host, TensorView host_index, int64_t block_threads, int64_t workers) {
+  if (host.ndim() != 2 || host_index.ndim() != 1) return false;
+  const int64_t count = host_index.size(0), width = host.size(1);
+  const DLDataType dtype = host.dtype();
+  const auto code = static_cast<DLDataTypeCode>(dtype.code);
+  if (!is_int64(host_index, {count}) || !is(records, code, dtype.bits, {count, width}) ||
+      !is(host, code, dtype.bits, {host.size(0), width}))
+    return false;
   const IndexedCopy copy = stage_copy(records, host, host_index);
   check_index(copy.to_index, copy.count, copy.to_records, "host_index");
   run_copy(run_of(block_threads, workers), copy);
+  return true;
 }
 
 void gather(TensorView pool, TensorView slots, TensorView out, int64_t block_threads, int64_t workers) {
@@ -160,18 +181,31 @@ void gather(TensorView pool, TensorView slots, TensorView out, int64_t block_thr
   run_copy(run_of(block_threads, workers), copy);
 }
 
-void attend(TensorView q, TensorView pool, TensorView slots, TensorView out, int64_t kv_heads, int64_t value_offset,
+bool attend(TensorView q, TensorView pool, TensorView slots, TensorView out, int64_t kv_heads, int64_t value_offset,
             double scale, int64_t workers) {
+  if (q.ndim() != 3 || out.ndim() != 3 || slots.ndim() != 2 || pool.ndim() < 2 || kv_heads < 1) return false;
   const int64_t width = pool.size(-1);
+  if (!q.IsContiguous() || !pool.IsContiguous() || q.device().device_type != kDLCPU ||
+      pool.device().device_type != kDLCPU || !same_elements(q, pool) ||
+      !is_int32(slots, {q.size(0), slots.size(1)}) || q.size(1) % kv_heads || kv_heads * q.size(2) > width ||
+      value_offset < 0 || value_offset > width - kv_heads * out.size(2))
+    return false;
   const AttendArgs a{q.data_ptr(), pool.data_ptr(), data<int32_t>(slots), out.data_ptr(), q.size(0), slots.size(1),
                      q.size(1), kv_heads, q.size(2), out.size(2), value_offset, width, records_in(pool),
                      static_cast<float>(scale)};
   const Run run = run_of(0, workers);
   const DLDataType dtype = q.dtype();
-  if (dtype.code == kDLFloat && dtype.bits == 32) return run_attend(run, a, Element::float32);
-  if (dtype.code == kDLFloat && dtype.bits == 16) return run_attend(run, a, Element::float16);
-  if (dtype.code == kDLBfloat && dtype.bits == 16) return run_attend(run, a, Element::bfloat16);
-  TVM_FFI_THROW(ValueError) << "attend works on float32, float16 and bfloat16";
+  const bool is_float = dtype.code == kDLFloat;
+  if (is_float && dtype.bits == 32) {
+    run_attend(run, a, Element::float32);
+  } else if (is_float && dtype.bits == 16) {
+    run_attend(run, a, Element::float16);
+  } else if (dtype.code == kDLBfloat && dtype.bits == 16) {
+    run_attend(run, a, Element::bfloat16);
+  } else {
+    TVM_FFI_THROW(ValueError) << "attend works on float32, float16 and bfloat16";
+  }
+  return true;
 }
 
 int64_t floor(TensorView selection, TensorView host, TensorView source, TensorView cache, TensorView target,

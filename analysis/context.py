@@ -1,0 +1,181 @@
+"""Peak throughput against context length, as in the paper's figure 5: what bounded residency gains as contexts grow.
+
+Groups of one experiment that differ only in their prompts' length are a family: one panel, one line per system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib as mpl
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from analysis import labels
+from analysis.figures import STYLE
+from analysis.frame import Group, Series
+from analysis.table import Table
+
+_NUMBERS = FuncFormatter(lambda value, _: f"{value:,g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A series' best point at one context length."""
+
+    context: int  # tokens, prompt and output
+    series: Series
+    throughput: float  # output tokens/s
+    low: float  # over the repeats
+    high: float
+    concurrency: int
+    gain: float | None  # over full KV's best at this length
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Groups that differ in `input_len` alone, by rising length."""
+
+    groups: list[Group]
+
+    @property
+    def title(self) -> str:
+        key = self.groups[0].key
+        return f"{key['model']}, {key['selector']}" + ("" if key["top_k"] is None else f" (k={key['top_k']})")
+
+    @property
+    def peaks(self) -> list[Peak]:
+        return [peak for group in self.groups for peak in _peaks(group)]
+
+
+def families(groups: Sequence[Group]) -> list[Family]:
+    """Those of at least two lengths with an ok point each."""
+    found: dict[tuple[object, ...], list[Group]] = {}
+    for group in groups:
+        if not group.points.empty:
+            key = tuple(value for name, value in group.key.items() if name != "input_len")
+            found.setdefault(key, []).append(group)
+    alike = [sorted(members, key=lambda group: int(group.key["input_len"])) for members in found.values()]
+    return [Family(members) for members in alike if len(members) > 1]
+
+
+def table(family: Family) -> Table:
+    """One line per system and context length."""
+    order = {
+        peak.series.short: None for peak in sorted(family.peaks, key=lambda p: labels.system_order(p.series.system))
+    }
+    rows = []
+    for name in order:
+        for peak in family.peaks:
+            if peak.series.short == name:
+                gain = labels.MISSING if peak.gain is None else f"{peak.gain:.2f}"
+                at = f"{peak.concurrency:,}"
+                rows.append([name, f"{peak.context:,}", labels.number(peak.throughput), at, gain])
+    headers = [(f"peak by context: {family.title}", ""), ("context", "tokens"), ("output", "tok/s"), ("at", "C")]
+    return Table([*headers, ("times", "full KV")], rows)
+
+
+def build(found: Sequence[Family]) -> Figure:
+    """One panel per family, side by side, two a row; the gain over full KV is written at each point."""
+    with mpl.rc_context(STYLE):
+        columns = min(2, len(found))
+        rows = -(-len(found) // columns)
+        figure = Figure(figsize=(3.6 * columns, 2.6 * rows + 0.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        grid = figure.subplots(rows, columns, squeeze=False).flatten()
+        for spare in grid[len(found) :]:
+            spare.set_axis_off()
+        entries = {}
+        for axes, family in zip(grid, found, strict=False):
+            _draw(axes, family)
+            sns.despine(ax=axes)
+            axes.set_title(family.title, loc="left", fontsize="medium")
+            entries |= {words: line for line, words in zip(*axes.get_legend_handles_labels(), strict=True)}
+        link = next((family.groups[0].link for family in found if family.groups[0].link), None)
+        figure.legend(
+            list(entries.values()),
+            list(entries),
+            loc="outside lower center",
+            ncols=3,
+            frameon=False,
+            fontsize="small",
+            title=link,
+            title_fontsize="small",
+        )
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+    return figure
+
+
+def _draw(axes: Axes, family: Family) -> None:
+    lines: dict[str, list[Peak]] = {}
+    for peak in sorted(family.peaks, key=lambda p: labels.system_order(p.series.system)):
+        lines.setdefault(peak.series.words, []).append(peak)
+    for words, peaks in lines.items():
+        series = peaks[0].series
+        axes.errorbar(
+            [peak.context for peak in peaks],
+            [peak.throughput for peak in peaks],
+            yerr=[[p.throughput - p.low for p in peaks], [p.high - p.throughput for p in peaks]],
+            color=series.colour,
+            marker=series.marker,
+            linestyle=series.style.linestyle,
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+            elinewidth=0.8,
+            capsize=1.8,
+            label=words,
+        )
+        for peak in peaks:
+            if peak.gain is not None:
+                _write_gain(axes, peak)
+    contexts = sorted({peak.context for peak in family.peaks})
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(contexts[0] / 1.3, contexts[-1] * 1.3)
+    axes.xaxis.set_major_locator(FixedLocator(contexts))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(_NUMBERS)
+    axes.yaxis.set_major_formatter(_NUMBERS)
+    axes.set_ylim(0, 1.18 * max(peak.high for peak in family.peaks))
+    axes.set_xlabel("Context (tokens, prompt and output)")
+    axes.set_ylabel("Peak output throughput (tokens/s)")
+
+
+def _write_gain(axes: Axes, peak: Peak) -> None:
+    axes.annotate(
+        f"{peak.gain:.2f}x",
+        (peak.context, peak.high),
+        (0, 5),
+        textcoords="offset points",
+        ha="center",
+        color=labels.readable(peak.series.colour),
+        fontsize="x-small",
+    )
+
+
+def _peaks(group: Group) -> list[Peak]:
+    best = {
+        i: line.loc[line["output_throughput"].idxmax()]
+        for i in range(len(group.series))
+        if len(line := group.line(i, "output_throughput"))
+    }
+    peaks = []
+    for i, point in best.items():
+        base = group.baseline_of(i)
+        gain = point["output_throughput"] / best[base]["output_throughput"] if base in best and base != i else None
+        peaks.append(
+            Peak(
+                context=int(group.key["input_len"]) + int(group.key["output_len"]),
+                series=group.series[i],
+                throughput=float(point["output_throughput"]),
+                low=float(point["output_throughput_min"]),
+                high=float(point["output_throughput_max"]),
+                concurrency=int(point["concurrency"]),
+                gain=gain,
+            )
+        )
+    return peaks
