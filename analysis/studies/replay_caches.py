@@ -40,7 +40,7 @@ class Cache:
     slots: int
     tokens: int
     empty: bool
-    parameters: tuple[tuple[str, int], ...]
+    parameters: tuple[str, ...]
     miss_rate: float
     first_step_miss_rate: float
     selections_per_s: float
@@ -49,7 +49,7 @@ class Cache:
     @property
     def name(self) -> str:
         """The policy with what of it is not the default."""
-        more = [f"{key}={value}" for key, value in self.parameters] + ["from empty"] * self.empty
+        more = [*self.parameters] + ["from empty"] * self.empty
         words = _WORDS.get(self.policy, self.policy.replace("_", " "))
         return words + (f" ({', '.join(more)})" if more else "")
 
@@ -87,7 +87,7 @@ def caches_of(rows: pd.DataFrame) -> list[Cache]:
                 slots=int(first["cache_slots"]),
                 tokens=int(first["tokens"]),
                 empty=bool(replay["empty"]),
-                parameters=tuple(sorted(replay["parameters"].items())),
+                parameters=tuple(sorted(replay["parameters"])),
                 miss_rate=float(points["miss_rate"].mean()),
                 first_step_miss_rate=float(points["first_step_miss_rate"].mean()),
                 selections_per_s=float(points["selections_per_s"].mean()),

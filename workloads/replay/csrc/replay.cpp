@@ -7,7 +7,9 @@
 #include <memory>
 
 #include "belady.h"
+#include "kernel_avsg.h"
 #include "kernel_lru.h"
+#include "lifetime.h"
 #include "list_rules.h"
 #include "simple_rules.h"
 #include "staging.h"
@@ -31,6 +33,8 @@ std::unique_ptr<Policy> make_policy(int64_t code, int64_t slots, int64_t tokens,
     case 9: return std::make_unique<Cached<Slru>>(slots, options);
     case 10: return std::make_unique<Cached<S3Fifo>>(slots, options);
     case 11: return std::make_unique<Cached<Arc>>(slots, options);
+    case 12: return std::make_unique<Cached<Lifetime>>(slots, options);
+    case 13: return std::make_unique<KernelAvsg>(slots, options);
     default: TVM_FFI_THROW(ValueError) << "no policy has the code " << code;
   }
 }
