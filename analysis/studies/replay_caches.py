@@ -25,9 +25,10 @@ _COLOURS = {  # the paper's policies from the Okabe-Ito set; the others stay apa
     "slru": "#A50026",
     "s3fifo": "#E69F00",
     "arc": "#1B7837",
+    "avsg": "#E7298A",
 }
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
-_WORDS = {name: name.upper() for name in ("lru", "fifo", "lfu", "slru", "arc")}
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "H")
+_WORDS = {name: name.upper() for name in ("lru", "fifo", "lfu", "slru", "arc", "avsg")}
 _WORDS |= {"s3fifo": "S3-FIFO", "belady": "Bélády", "lru_plain": "plain LRU", "bucketed_lru": "bucketed LRU"}
 
 
