@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from typing import Any
 
 from harness.schema import Config, EngineKind, to_plain
 
@@ -30,18 +31,23 @@ def defines_cell(key: str) -> bool:
     return top not in (*NOT_IDENTITY[""], "experiment") and rest not in NOT_IDENTITY.get(top, ())
 
 
-def cell_id(config: Config) -> str:
-    """Readable name plus a hash of everything that defines the cell (a completed config)."""
+def defining(config: Config) -> dict[str, Any]:
+    """What of a completed config defines the cell, as nested plain values."""
     plain = to_plain(config)
     for group, keys in NOT_IDENTITY.items():
         for key in keys:
             del (plain[group] if group else plain)[key]
-    digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
+    return plain
+
+
+def cell_id(config: Config) -> str:
+    """Readable name plus a hash of everything that defines the cell (a completed config)."""
+    digest = hashlib.sha256(json.dumps(defining(config), sort_keys=True).encode()).hexdigest()[:8]
     parts = [config.offload.system.value, config.model.name, config.selector.kind.value]
     if config.selector.top_k is not None:
         parts.append(f"k{config.selector.top_k}")
     if config.offload.system.offloads:
         parts.append(f"B{config.offload.cache_slots}")
     if config.engine.kind is EngineKind.replay:
-        parts[0] = f"{config.replay.policy}"
+        parts[0] = config.replay.policy
     return "-".join([*parts, digest])

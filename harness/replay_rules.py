@@ -22,6 +22,8 @@ def complete_from_trace(config: Config) -> None:
     if header.selector in SelectorKind.__members__ and header.selector != config.selector.kind.value:
         raise ValueError(f"{work.trace} was recorded with selector={header.selector}: set selector={header.selector}")
     config.model.name, config.selector.top_k = header.model, header.top_k
+    if work.name == work.kind.value:  # not named otherwise: by the trace
+        work.name = find_trace(work.trace).stem
     work.input_len, work.output_len = trace.prompt_len, trace.most_steps
 
 
@@ -34,10 +36,7 @@ def check_replay(config: Config) -> None:
         raise ValueError("engine=replay needs a selector with a k: selector=dense selects everything")
     if slots > MAX_CACHE_SLOTS:
         raise ValueError(f"offload.cache_slots={slots} is above {MAX_CACHE_SLOTS}, the most that is replayed")
-    try:
-        ReplayConfig(replay.policy, slots, tokens=replay.tokens, parameters=replay.parameters)
-    except ValueError as error:
-        raise ValueError(f"replay.{error}") from error
+    replay_setting(config)
     if replay.policy != "staging" and replay.tokens * k > slots:
         raise ValueError(
             f"offload.cache_slots={slots} does not hold what the {replay.tokens} tokens of a step select: "
@@ -48,3 +47,26 @@ def check_replay(config: Config) -> None:
             f"workload.output_len={config.workload.output_len} is no whole number of steps of "
             f"replay.tokens={replay.tokens}"
         )
+
+
+def replay_setting(config: Config) -> ReplayConfig:
+    """The cache that a completed config asks for. Raises ValueError naming the key."""
+    replay, slots = config.replay, config.offload.cache_slots
+    assert slots is not None
+    parameters: dict[str, int] = {}
+    for text in replay.parameters:
+        name, colon, value = text.partition(":")
+        if not colon or not value.strip().isdecimal():
+            raise ValueError(f"replay.parameters: {text!r} is not NAME:NUMBER, such as buckets:4")
+        parameters[name.strip()] = int(value)
+    try:
+        return ReplayConfig(
+            replay.policy,
+            slots,
+            seed=config.workload.seed,
+            tail=not replay.empty,
+            tokens=replay.tokens,
+            parameters=parameters,
+        )
+    except ValueError as error:
+        raise ValueError(f"replay.{error}") from error

@@ -381,8 +381,8 @@ class PolicyConfig:
     """Tokens of one decode step, which share the cache in order: 1 + N with multi-token prediction of N."""
     empty: bool = False
     """Whether the caches begin empty, not with the newest positions of the prompt."""
-    parameters: dict[str, int] = field(default_factory=dict)
-    """The policy's own, where they shall differ from its defaults."""
+    parameters: list[str] = field(default_factory=list)
+    """The policy's own, where they shall differ from its defaults: NAME:NUMBER each, such as buckets:4."""
 
 
 @dataclass(kw_only=True, slots=True)

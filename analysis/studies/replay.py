@@ -56,7 +56,7 @@ def _comparisons(cache: Cache) -> Iterator[replay_plots.Comparison]:
             words = f"cold start, MTP-{cache.tokens - 1}"
             for value in _published("sec4.4", "avsg", f"mtp{cache.tokens - 1}_cold_start"):
                 yield replay_plots.Comparison(words, 1 - cache.first_step_miss_rate, value, cache.colour)
-        elif cache.tokens == 1 and cache.policy in ("staging", "lru", "lifetime"):
+        elif cache.tokens == 1 and cache.policy in ("staging", "lifetime", "avsg"):
             for value in _published("sec4.4", "avsg", system):
                 yield replay_plots.Comparison(words, 1 - cache.miss_rate, value, cache.colour)
 

@@ -25,9 +25,10 @@ _COLOURS = {  # the paper's policies from the Okabe-Ito set; the others stay apa
     "slru": "#A50026",
     "s3fifo": "#E69F00",
     "arc": "#1B7837",
+    "avsg": "#E7298A",
 }
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d")
-_WORDS = {name: name.upper() for name in ("lru", "fifo", "lfu", "slru", "arc")}
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*", "d", "H")
+_WORDS = {name: name.upper() for name in ("lru", "fifo", "lfu", "slru", "arc", "avsg")}
 _WORDS |= {"s3fifo": "S3-FIFO", "belady": "Bélády", "lru_plain": "plain LRU", "bucketed_lru": "bucketed LRU"}
 
 
@@ -40,7 +41,7 @@ class Cache:
     slots: int
     tokens: int
     empty: bool
-    parameters: tuple[tuple[str, int], ...]
+    parameters: tuple[str, ...]
     miss_rate: float
     first_step_miss_rate: float
     selections_per_s: float
@@ -49,7 +50,7 @@ class Cache:
     @property
     def name(self) -> str:
         """The policy with what of it is not the default."""
-        more = [f"{key}={value}" for key, value in self.parameters] + ["from empty"] * self.empty
+        more = [*self.parameters] + ["from empty"] * self.empty
         words = _WORDS.get(self.policy, self.policy.replace("_", " "))
         return words + (f" ({', '.join(more)})" if more else "")
 
@@ -87,7 +88,7 @@ def caches_of(rows: pd.DataFrame) -> list[Cache]:
                 slots=int(first["cache_slots"]),
                 tokens=int(first["tokens"]),
                 empty=bool(replay["empty"]),
-                parameters=tuple(sorted(replay["parameters"].items())),
+                parameters=tuple(sorted(replay["parameters"])),
                 miss_rate=float(points["miss_rate"].mean()),
                 first_step_miss_rate=float(points["first_step_miss_rate"].mean()),
                 selections_per_s=float(points["selections_per_s"].mean()),

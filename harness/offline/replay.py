@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.offline.base import Measurement, OfflineError
+from harness.replay_rules import replay_setting
 from harness.schema import Config, WorkloadKind
 from harness.store import STEPS_FILE, encode_steps
 from workloads.replay import Lane, ReplayConfig
@@ -30,16 +31,7 @@ def measure_replay(config: Config, concurrency: int, repeat: int) -> Measurement
     """
     from hisparse_kernels.build import BuildUnavailable  # imports torch
 
-    assert config.offload.cache_slots is not None
-    replay = config.replay
-    setting = ReplayConfig(
-        replay.policy,
-        config.offload.cache_slots,
-        seed=config.workload.seed,
-        tail=not replay.empty,
-        tokens=replay.tokens,
-        parameters=replay.parameters,
-    )
+    setting = replay_setting(config)
     workers = max(1, int(config.platform.num_cpus))
     try:
         with ThreadPoolExecutor(workers) as pool:
@@ -47,7 +39,7 @@ def measure_replay(config: Config, concurrency: int, repeat: int) -> Measurement
             done = list(pool.map(lambda lane: _replay(lane[1], setting, lane[0]), lanes))
     except (BuildUnavailable, ValueError) as error:  # ValueError: TraceError among them
         raise OfflineError(str(error)) from error
-    return _summary(done, replay.tokens)
+    return _summary(done, setting.tokens)
 
 
 def _streams(config: Config, concurrency: int, repeat: int) -> Iterator[Iterable[Block]]:

@@ -19,7 +19,10 @@ from typing import Any, NamedTuple
 
 SOURCES = Path(__file__).parent / "csrc"
 CUDA_ARCHITECTURES = ("sm_90", "sm_100")
-_FILES = {"cpu": (SOURCES / "cpu.cpp", SOURCES / "run_cpu.cpp"), "cuda": (SOURCES / "cuda.cu",)}
+_FILES = {
+    "cpu": (SOURCES / "cpu.cpp", SOURCES / "run_cpu.cpp", SOURCES / "avsg_cpu.cpp"),
+    "cuda": (SOURCES / "cuda.cu", SOURCES / "avsg_cuda.cu"),
+}
 
 
 class BuildUnavailable(RuntimeError):
@@ -43,7 +46,7 @@ def load_beside(name: str, *sources: Path) -> Any:
     It is linked with the CPU operations of `run_cpu.h`. Raises BuildUnavailable.
     """
     folders = (SOURCES, *sorted({source.parent for source in sources}))
-    return _load("cpu", name, (*sources, SOURCES / "run_cpu.cpp"), [f"-I{SOURCES}"], folders)
+    return _load("cpu", name, (*sources, SOURCES / "run_cpu.cpp"), ["-O3", f"-I{SOURCES}"], folders)
 
 
 def _load(target: str, name: str, files: tuple[Path, ...], flags: list[str], folders: tuple[Path, ...]) -> Any:
@@ -105,16 +108,21 @@ class Resources(NamedTuple):
 
 
 def cuda_resources(architecture: str, folder: Path) -> list[Resources]:
-    """Compile the CUDA source to a cubin (no GPU needed) and return each kernel's resources."""
+    """Compile the CUDA sources to cubins (no GPU needed) and return each kernel's resources."""
     from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
     command = [str(cuda_home() / "bin" / "nvcc"), "-cubin", f"-arch={architecture}", "-std=c++17", "-O3"]
     command += ["-Xptxas=-v", f"-I{find_include_path()}", f"-I{find_dlpack_include_path()}"]
-    command += [str(SOURCES / "cuda.cu"), "-o", str(folder / f"{architecture}.cubin")]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise BuildUnavailable(_first_error(result.stdout + result.stderr))
-    return _parse_resources(result.stderr)
+    found = []
+    for source in _FILES["cuda"]:
+        output = folder / f"{source.stem}-{architecture}.cubin"
+        result = subprocess.run(
+            [*command, str(source), "-o", str(output)], capture_output=True, text=True, check=False
+        )
+        if result.returncode:
+            raise BuildUnavailable(_first_error(result.stdout + result.stderr))
+        found += _parse_resources(result.stderr)
+    return found
 
 
 def _parse_resources(report: str) -> list[Resources]:

@@ -40,6 +40,14 @@ POLICIES: dict[str, Policy] = {
     "slru": Policy(9, "segmented LRU (Karedla et al., 1994)", {"protected_percent": Bounds(80, 0, 100)}),
     "s3fifo": Policy(10, "three FIFO queues (Yang et al., SOSP 2023)", {"small_percent": Bounds(10, 1, 99)}),
     "arc": Policy(11, "adaptive replacement cache (Megiddo and Modha, FAST 2003)"),
+    "lifetime": Policy(
+        12, "AVSG's lives (section 3.5), with a table that loses nothing", {"life": Bounds(127, 1, 254)}
+    ),
+    "avsg": Policy(
+        13,
+        "AVSG whole, by hisparse_kernels' code: the probed table may lose what the cache holds (section 3.3)",
+        {"life": Bounds(127, 1, 254), "probes": Bounds(8, 0, 1 << 16)},
+    ),
 }
 MAX_CACHE_SLOTS = 65_533
 

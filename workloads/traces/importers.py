@@ -27,17 +27,18 @@ def import_sglang(
 ) -> None:
     """Responses of SGLang's `/generate`, each with `meta_info.indexer_topk`: base64 of int32 [tokens, layers, k].
 
-    source: JSON (a response or a list of them) or JSONL. Row t of a response is what position t selected; those of
-    the prompt (`meta_info.prompt_tokens`) are left out unless asked for, since prefill keeps no cache. Raises
-    ValueError naming the response and what is wrong with it.
+    source: JSON (a response or a list of them) or JSONL. The rows are what positions selected up to the last but one
+    of the text (its last token was never fed in), from the first position on, or from a later one where the request
+    asked for that (SGLang 0.5.23, state_capturer). Those of the prompt (`meta_info.prompt_tokens`) are left out unless
+    asked for, since prefill keeps no cache. Raises ValueError naming the response and what is wrong with it.
     """
     header = _header(source, model, "sglang", top_k)
     with TraceWriter(target, header) as writer:
         for request, response in enumerate(_responses(source)):
             where = f"{source}: response {request}"
-            selections, prompt_tokens = _indexer_topk(response, where, num_layers, top_k)
-            first = 0 if include_prompt else prompt_tokens
-            context_lens = np.arange(first + 1, len(selections) + 1, dtype=np.int32)
+            selections, prompt_tokens, start = _indexer_topk(response, where, num_layers, top_k)
+            first = 0 if include_prompt else max(0, prompt_tokens - start)
+            context_lens = np.arange(start + first + 1, start + len(selections) + 1, dtype=np.int32)
             if not len(context_lens):
                 raise ValueError(
                     f"{where} has {len(selections)} rows for {prompt_tokens} prompt tokens: no decode step"
@@ -61,8 +62,8 @@ def _responses(source: Path) -> Iterator[dict[str, Any]]:
     yield from plain if isinstance(plain, list) else [plain]
 
 
-def _indexer_topk(response: Any, where: str, num_layers: int, top_k: int) -> tuple[Int32, int]:
-    """The rows [tokens, layers, k] and the number of prompt tokens."""
+def _indexer_topk(response: Any, where: str, num_layers: int, top_k: int) -> tuple[Int32, int, int]:
+    """The rows [tokens, layers, k], the number of prompt tokens, and the position of the first row."""
     try:
         info = response["meta_info"]
         encoded, prompt_tokens = info["indexer_topk"], int(info["prompt_tokens"])
@@ -80,7 +81,13 @@ def _indexer_topk(response: Any, where: str, num_layers: int, top_k: int) -> tup
             f"{where}: indexer_topk has {len(raw)} bytes, no multiple of {num_layers} layers x k={top_k} x 4: "
             "give the model's own --layers and --top-k"
         )
-    return np.frombuffer(raw, "<i4").reshape(-1, num_layers, top_k).astype(np.int32), prompt_tokens
+    selections = np.frombuffer(raw, "<i4").reshape(-1, num_layers, top_k).astype(np.int32)
+    start = (
+        prompt_tokens + int(info.get("completion_tokens", len(selections) + 1 - prompt_tokens)) - 1 - len(selections)
+    )
+    if start < 0:
+        raise ValueError(f"{where} has {len(selections)} rows, {-start} more than its text has positions")
+    return selections, prompt_tokens, start
 
 
 def import_dsa_jsonl(source: Path, target: Path, *, model: str) -> None:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.selectors.base import Selector
-from harness.schema import Config, to_plain
+from harness.identity import defining
+from harness.schema import Config
 from harness.validate import top_k
 from workloads.traces import TraceHeader, TraceWriter
 
@@ -90,7 +91,7 @@ def trace_header(config: Config) -> TraceHeader:
         top_k=top_k(config),
         source="native",
         ordered=True,
-        provenance={"recorded": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "config": to_plain(config)},
+        provenance={"recorded": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "config": defining(config)},
     )
 
 

@@ -3,7 +3,9 @@
 // A rule is a class with
 //   Rule(slots, options)        slots are numbered 1..slots
 //   begin_token(step)           step: the number of the step
+//   kPicksFree                  whether victim picks among the free slots too
 //   hit(slot)                   for each distinct hit, in selection order, before any of the misses
+//   begin_misses(count)         how many misses the token has, once its hits are known
 //   miss(position)              before the victim of a miss is asked for
 //   victim(pins)                an unpinned slot; asked only when no slot is free and at least one is unpinned
 //   evict(slot, position)       what victim returned has left
@@ -52,6 +54,7 @@ class Cached final : public Policy {
   void grow(int32_t position) override {
     reserve(position + 1);
     if (table_[position + 1]) return;
+    rule_.begin_misses(1);
     pins_.step_begin = ++pins_.token;
     place(position);
     pins_.last[table_[position + 1]] = 0;
@@ -69,11 +72,9 @@ class Cached final : public Policy {
     rule_.begin_token(step_);
     Counts counts{look_up(t, newest), 0};
     for (int32_t i = 0; i < num_hits_; ++i) rule_.hit(hits_[i]);
-    for (int32_t i = 0; i < num_missing_; ++i) {
-      if (table_[missing_[i] + 1]) continue;  // a duplicate
-      place(missing_[i]);
-      ++counts.misses;
-    }
+    counts.misses = drop_duplicates();
+    rule_.begin_misses(counts.misses);
+    for (int32_t i = 0; i < counts.misses; ++i) place(missing_[i]);
     counts.selected += counts.misses;
     if constexpr (Rule::kSelectionOrder) {
       for (int64_t j = 0; j < t.k; ++j) {
@@ -138,14 +139,28 @@ class Cached final : public Policy {
     return hits + has_newest;
   }
 
+  // The first of each position's misses moves to the front of the list; returns how many there are.
+  int32_t drop_duplicates() {
+    int32_t count = 0;
+    for (int32_t i = 0; i < num_missing_; ++i) {
+      Slot& slot = table_[missing_[i] + 1];
+      if (slot) continue;
+      slot = slots_ + 1;  // until it is placed
+      missing_[count++] = missing_[i];
+    }
+    return count;
+  }
+
   void place(int32_t position) {
     Slot slot;
     rule_.miss(position);
-    if (free_.empty()) {
+    if (Rule::kPicksFree || free_.empty()) {
       slot = rule_.victim(pins_);
       const int32_t old = positions_[slot];
-      table_[old + 1] = 0;
-      rule_.evict(slot, old);
+      if (old >= 0) {
+        table_[old + 1] = 0;
+        rule_.evict(slot, old);
+      }
     } else {
       slot = free_.back();
       free_.pop_back();
@@ -169,7 +184,8 @@ class Cached final : public Policy {
 
 // What a rule that does not care leaves out.
 struct RuleBase {
-  static constexpr bool kSelectionOrder = false;
+  static constexpr bool kSelectionOrder = false, kPicksFree = false;
+  void begin_misses(int32_t) {}
   void begin_token(int64_t) {}
   void hit(Slot) {}
   void miss(int32_t) {}

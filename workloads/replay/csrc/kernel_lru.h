@@ -42,10 +42,11 @@ class KernelLru final : public Policy {
     return {distinct(t.k), static_cast<int32_t>(misses)};
   }
 
-  void forget(int32_t begin, int32_t end) override {
+  void forget(int32_t begin, int32_t end) override {  // empty slots are the oldest, as in append
     for (int32_t& p : positions_) {
       if (p >= begin && p < end) p = -1;
     }
+    std::stable_partition(order_.begin(), order_.end(), [this](int32_t slot) { return positions_[slot] < 0; });
   }
 
   int64_t contents(int32_t* out) const override {

@@ -31,7 +31,8 @@ class LazyQueue {
   int64_t size() const { return size_; }
 
   // Takes the first unpinned slot out; 0 if there is none. Pinned ones before it keep their places: see restore.
-  Slot pop(const Pins& pins) {
+  template <class AnyPins>
+  Slot pop(const AnyPins& pins) {
     while (begin_ < end_) {
       const Entry entry = entries_[begin_++];
       if (entry_of_[entry.slot] != entry.stamp) continue;

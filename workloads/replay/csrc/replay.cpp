@@ -7,7 +7,10 @@
 #include <memory>
 
 #include "belady.h"
+#include "bitmapped.h"
+#include "kernel_avsg.h"
 #include "kernel_lru.h"
+#include "lifetime.h"
 #include "list_rules.h"
 #include "simple_rules.h"
 #include "staging.h"
@@ -22,15 +25,17 @@ std::unique_ptr<Policy> make_policy(int64_t code, int64_t slots, int64_t tokens,
   switch (code) {
     case 0: return std::make_unique<KernelLru>(slots);
     case 1: return std::make_unique<Cached<LruPlain>>(slots, options);
-    case 2: return std::make_unique<Cached<Fifo>>(slots, options);
-    case 3: return std::make_unique<Cached<Random>>(slots, options);
+    case 2: return std::make_unique<Bitmapped<Fifo>>(slots, options);
+    case 3: return std::make_unique<Bitmapped<Random>>(slots, options);
     case 4: return std::make_unique<Staging>(tokens);
     case 6: return std::make_unique<Cached<BucketedLru>>(slots, options);
-    case 7: return std::make_unique<Cached<Clock>>(slots, options);
+    case 7: return std::make_unique<Bitmapped<Clock>>(slots, options);
     case 8: return std::make_unique<Cached<Lfu>>(slots, options);
     case 9: return std::make_unique<Cached<Slru>>(slots, options);
     case 10: return std::make_unique<Cached<S3Fifo>>(slots, options);
     case 11: return std::make_unique<Cached<Arc>>(slots, options);
+    case 12: return std::make_unique<Cached<Lifetime>>(slots, options);
+    case 13: return std::make_unique<KernelAvsg>(slots, options);
     default: TVM_FFI_THROW(ValueError) << "no policy has the code " << code;
   }
 }

@@ -13,7 +13,8 @@ namespace replay {
 class Fifo : public RuleBase {
  public:
   Fifo(int64_t slots, const Options&) : queue_(slots) {}
-  Slot victim(const Pins& pins) { return queue_.pop(pins); }
+  template <class AnyPins>
+  Slot victim(const AnyPins& pins) { return queue_.pop(pins); }
   void insert(Slot slot, int32_t) { queue_.push(slot); }
   void forget(Slot slot) { queue_.remove(slot); }
   void end_token() { queue_.restore(); }
@@ -62,7 +63,8 @@ class Random : public RuleBase {
  public:
   Random(int64_t slots, const Options& options) : slots_(slots), random_(options.seed) {}
   void begin_token(int64_t) { candidates_.clear(); }
-  Slot victim(const Pins& pins) {
+  template <class AnyPins>
+  Slot victim(const AnyPins& pins) {
     for (int tries = 0; tries < kTries && candidates_.empty(); ++tries) {
       const Slot slot = static_cast<Slot>(1 + random_.below(slots_));
       if (!pins.pinned(slot)) return slot;
@@ -90,22 +92,19 @@ class Random : public RuleBase {
 // over pinned slots without a change.
 class Clock : public RuleBase {
  public:
-  Clock(int64_t slots, const Options&) : slots_(static_cast<Slot>(slots)), hit_(slots + 2, 0) {}
-  void hit(Slot slot) { hit_[slot] = 1; }
-  Slot victim(const Pins& pins) {
+  Clock(int64_t slots, const Options&) : slots_(static_cast<Slot>(slots)) {}
+  template <class AnyPins>
+  Slot victim(const AnyPins& pins) {
     for (;;) {
       hand_ = hand_ == slots_ ? 1 : hand_ + 1;
-      if (pins.pinned(hand_)) continue;
-      if (!hit_[hand_]) return hand_;
-      hit_[hand_] = 0;
+      if (!pins.pinned(hand_) && !pins.take_mark(hand_)) return hand_;
     }
   }
-  void insert(Slot slot, int32_t) { hit_[slot] = 0; }
+  void insert(Slot, int32_t) {}
 
  private:
   const Slot slots_;
   Slot hand_ = 0;
-  std::vector<uint8_t> hit_;
 };
 
 // Recency by buckets instead of an order: a slot's age is the number of whole periods of `second` steps since it was
