@@ -38,8 +38,8 @@ class Cell:
 
     @property
     def request(self) -> KVBytes:
-        """Bytes one request of the workload holds."""
-        return Footprint(self.config).request(self.config.workload.input_len + self.config.workload.output_len)
+        """Bytes the longest request of the workload holds."""
+        return Footprint(self.config).request(sum(self.config.workload.longest))
 
     @property
     def capacity(self) -> int:
@@ -95,7 +95,7 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
             status = stored.get((identity, point.concurrency, point.repeat))
             again = config.retry_failed and status in RETRIED
             (todo if status is None or again else done).append(point)
-        refusal = FullOutput(config).refusal(config.workload.input_len, config.workload.output_len)
+        refusal = FullOutput(config).refusal(*config.workload.longest)
         cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))
     return cells
 
@@ -126,4 +126,5 @@ def server_measures(share: ServerStats) -> dict[str, float | int | None]:
         "device_kv_bytes": share.device_kv_bytes,
         "host_kv_bytes": share.host_kv_bytes,
         "peak_running": share.peak_running,
+        "decode_tokens": share.decode_tokens,
     }

@@ -214,7 +214,6 @@ def test_no_number_of_the_schema_goes_unchecked() -> None:
         "model.index_top_k",
         "offload.cache_slots",
         "engine.context_len",
-        "load.num_requests",
     }
     numeric = set()
     for group in fields(Config):

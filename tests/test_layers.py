@@ -20,6 +20,7 @@ LAYERS: list[set[str]] = [
     {
         "harness.validate",
         "harness.identity",
+        "harness.load_rules",
         "harness.overrides",
         "harness.fetch",
         "harness.gguf_to_hf",
