@@ -7,10 +7,8 @@ no global state, no backend choice, no display.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -23,24 +21,11 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from matplotlib.transforms import ScaledTranslation
 
 from analysis import annotate, labels, legend
+from analysis.canvas import NUMBERS, STYLE
 from analysis.frame import Group
 
 _DODGE = 0.8  # points sideways between lines of the running panel
 _MOST_DODGE = 1.6  # points from the true place, a third of a marker
-_NUMBERS = FuncFormatter(lambda value, _: f"{value:,g}")
-_STYLE = {
-    **sns.axes_style("ticks"),
-    **sns.plotting_context("paper", font_scale=0.95),
-    "font.family": "DejaVu Sans",  # ships with matplotlib: the same figure everywhere
-    "axes.grid": True,
-    "grid.color": "#E4E4E4",
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 4.5,
-    "pdf.fonttype": 42,  # text stays text
-    "svg.fonttype": "path",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +61,7 @@ def draw_throughput(axes: Axes, group: Group) -> None:
     _concurrency_axis(axes, group)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("Output throughput (tokens/s)")
-    axes.yaxis.set_major_formatter(_NUMBERS)
+    axes.yaxis.set_major_formatter(NUMBERS)
 
 
 def draw_ttft(axes: Axes, group: Group) -> None:
@@ -106,7 +91,7 @@ def draw_running(axes: Axes, group: Group) -> None:
         axes.plot(ends, ends, zorder=5, gid=legend.IDEAL, **legend.IDEAL_LOOK)
     axes.yaxis.set_major_locator(FixedLocator(_running_ticks(group)))
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(_NUMBERS)
+    axes.yaxis.set_major_formatter(NUMBERS)
     axes.set_ylabel("Requests running (peak)")
 
 
@@ -137,7 +122,7 @@ def panels_with_data(group: Group) -> list[Panel]:
 
 def build(group: Group, panels: Sequence[Panel]) -> Figure:
     """One figure: a single panel one column wide, or all of them two columns wide, legend below."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
         size = (3.6, 3.3) if len(panels) == 1 else (7.2, 2.75 * rows + 0.45)
@@ -161,23 +146,6 @@ def build(group: Group, panels: Sequence[Panel]) -> Figure:
     return figure
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write `stem`.pdf and `stem`.png (200 dpi); the same rows give the same bytes."""
-    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("pdf", "png")]
-    with mpl.rc_context(_STYLE):
-        figure.savefig(paths[0], metadata={"CreationDate": None})
-        figure.savefig(paths[1], dpi=200)
-    return paths
-
-
-def svg(figure: Figure) -> bytes:
-    """The figure as a self-contained SVG document; the same rows give the same bytes."""
-    buffer = io.BytesIO()
-    with mpl.rc_context(_STYLE | {"svg.hashsalt": "analysis"}):
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
-
-
 def _draw_latency(axes: Axes, group: Group, measure: str, words: str, log: bool = False) -> None:
     low, high = _extent(group, measure)
     unit, divisor = labels.time_unit(high)
@@ -194,7 +162,7 @@ def _draw_latency(axes: Axes, group: Group, measure: str, words: str, log: bool 
         axes.set_ylim(bottom=0)
     axes.set_xlabel("Output throughput (tokens/s)")
     axes.set_ylabel(f"{words} ({unit})")
-    axes.xaxis.set_major_formatter(_NUMBERS)
+    axes.xaxis.set_major_formatter(NUMBERS)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / divisor:,g}"))
 
 
@@ -245,7 +213,7 @@ def _concurrency_axis(axes: Axes, group: Group) -> None:
     axes.set_xlim(min(tested) / 1.35, max(tested) * 1.35)
     axes.xaxis.set_major_locator(FixedLocator(_spread(tested)))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(_NUMBERS)
+    axes.xaxis.set_major_formatter(NUMBERS)
     axes.set_xlabel("Concurrency (requests in flight)")
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
 import jinja2
 from matplotlib.figure import Figure
 
-from analysis import figures, labels, legend, settings, tables
+from analysis import canvas, figures, labels, legend, settings, tables
 from analysis.frame import Experiment, Group, flatten
+from analysis.studies import Plot, Study
 from harness import store
 from harness.records import Status
 
@@ -41,25 +42,38 @@ class Section:
 
     title: str
     pictures: list[Picture]
-    summary: tables.Table
-    peaks: tables.Table | None
-    comparisons: list[str]
-    agreement: list[str]
+    tables: list[tuple[str, tables.Table]]  # heading, cells
     not_ok: list[str]
-    notes: list[str]
-    budget: list[str]
-    configuration: list[tuple[str, str]]
+    notes: list[str]  # below the first table
+    comparisons: list[str] = field(default_factory=list)
+    agreement: list[str] = field(default_factory=list)
+    budget: list[str] = field(default_factory=list)
+    configuration: list[tuple[str, str]] = field(default_factory=list)
+    terms: list[tuple[str, str]] = field(default_factory=list)  # words that only this section has
 
 
 def picture(group: Group, panel: figures.Panel, figure: Figure) -> Picture:
     """A drawn panel as a picture of the report."""
-    uri = "data:image/svg+xml;base64," + base64.b64encode(figures.svg(figure)).decode()
     lines = [series.words for i, series in enumerate(group.series) if len(group.line(i, *panel.needs))]
     more = " Bars: lowest and highest repeat." if (group.points["repeats"] > 1).any() else ""
     left_out = panel.name == "throughput" and not legend.draws_decode_only(group)
     if left_out and group.points[legend.DECODE_ONLY].notna().any():
         more += " Decode-only throughput is left out for so many lines; the table has it."
-    return Picture(uri, _CAPTIONS[panel.name] + more, f"{panel.title}: {'; '.join(lines)}")
+    return Picture(_uri(figure), _CAPTIONS[panel.name] + more, f"{panel.title}: {'; '.join(lines)}")
+
+
+def _uri(figure: Figure) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(canvas.svg(figure)).decode()
+
+
+def study_picture(plot: Plot) -> Picture:
+    """A study's figure as a picture of the report."""
+    return Picture(_uri(plot.figure), plot.caption, plot.alt)
+
+
+def study_section(study: Study, pictures: list[Picture], not_ok: list[str]) -> Section:
+    """The report's view of a study."""
+    return Section(study.title, pictures, study.tables, not_ok, study.notes, terms=study.terms)
 
 
 def section(experiment: Experiment, group: Group, agreement: list[str], pictures: list[Picture]) -> Section:
@@ -67,8 +81,10 @@ def section(experiment: Experiment, group: Group, agreement: list[str], pictures
     return Section(
         title=group.title,
         pictures=pictures,
-        summary=tables.summary(group),
-        peaks=tables.peaks(group) if len(group.points) else None,
+        tables=[
+            ("Every point", tables.summary(group)),
+            *([("Peak throughput", tables.peaks(group))] if len(group.points) else []),
+        ],
         comparisons=tables.comparisons(group),
         agreement=agreement,
         not_ok=tables.not_ok(group),
@@ -93,6 +109,8 @@ def render(experiment: Experiment, sections: Sequence[Section]) -> str:
         count_sources=sorted(set(rows["count_source"].dropna())),
         repeats=int(rows["repeat"].nunique()),
         requests=sorted({int(n) for n in rows["num_requests"]}),
+        serving=any(section.agreement for section in sections),
+        terms=list(dict.fromkeys(term for section in sections for term in section.terms)),
         oracle=bool((~rows["outputs_valid"]).any()),
     )
 

@@ -140,14 +140,23 @@ def notes(group: Group) -> list[str]:
 def render(group: Group, agreement: list[str], budget: list[str]) -> RenderableType:
     """Everything about one group for the terminal; readable on 80 columns."""
     parts: list[RenderableType] = [Text(group.title, style="bold"), *map(Text, budget), Text("")]
-    parts += [_Fitted(summary(group)), Text("")]
+    parts += [Fitted(summary(group)), Text("")]
     parts += [Text(f"not ok: {sentence}", style="red") for sentence in not_ok(group)]
     if group.points.empty:
         parts.append(Text("no point is ok: there is nothing to draw or to compare", style="red"))
     else:
-        parts += [_Fitted(peaks(group)), Text(""), *map(Text, comparisons(group))]
+        parts += [Fitted(peaks(group)), Text(""), *map(Text, comparisons(group))]
     parts += [*map(Text, agreement), *(Text(note, style="dim") for note in notes(group)), Text("")]
     return Renderables(*parts)
+
+
+def not_ok_rows(rows: pd.DataFrame) -> list[str]:
+    """As `not_ok`, for rows of cells that serve nothing."""
+    points: dict[tuple[str, str, str], list[str]] = {}
+    bad = rows[rows["status"] != Status.OK.value]
+    for row in bad.sort_values(["cell_id", "concurrency", "repeat"]).itertuples():
+        points.setdefault((row.cell_id, row.status, str(row.reason)), []).append(f"{row.concurrency}")
+    return [f"{cell} at {', '.join(which)}: {status}: {reason}" for (cell, status, reason), which in points.items()]
 
 
 def _status(statuses: pd.Series) -> str:
@@ -159,7 +168,7 @@ def _status(statuses: pd.Series) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitted:
+class Fitted:
     """A table for the terminal, its names as wide as they like to be or as narrow as the console asks for."""
 
     table: Table

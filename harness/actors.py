@@ -9,6 +9,7 @@ from typing import Any
 from harness.instances import Instance, InstanceError, make_instance
 from harness.loadgen.progress import Progress
 from harness.loadgen.run import PointLoad, PointResult, run_point
+from harness.offline import OfflineError, measure
 from harness.schema import Config
 from harness.sysinfo import machine
 
@@ -53,6 +54,20 @@ class LoadgenActor:
 
     def _note(self, progress: Progress) -> None:
         self._progress = progress
+
+
+class OfflineActor:
+    """Measures cells that serve nothing, in a process of its own."""
+
+    def measure(self, config: Config, concurrency: int, repeat: int) -> tuple[str, Any]:
+        """("ok", the point's measures), or ("error", the OfflineError's message)."""
+        try:
+            return "ok", measure(config, concurrency, repeat)
+        except OfflineError as error:
+            return "error", str(error)
+
+    def describe(self) -> dict[str, Any]:
+        return {"machine": machine(), "actor": own_process()}
 
 
 def own_process() -> dict[str, int]:

@@ -18,11 +18,12 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from harness.actors import InstanceActor, LoadgenActor
+from harness.actors import InstanceActor, LoadgenActor, OfflineActor
 from harness.guard import killed_with_us
 from harness.instances import InstanceError
 from harness.interrupts import rearm, shielded
 from harness.loadgen.run import PointLoad, PointResult
+from harness.offline import OfflineError
 from harness.records import ServerStats
 from harness.schema import ClusterConfig, Config
 
@@ -118,6 +119,40 @@ class RemoteLoadgen:
         return {**own, "actor": {**own["actor"], "placement_group": self._group}}
 
 
+class RemoteOffline:
+    """What measures cells in place, in a process of its own, which Ray replaces when it dies."""
+
+    def __init__(self, actor: Any, group: str):
+        self._actor, self._group = actor, group
+
+    def measure(self, config: Config, concurrency: int, repeat: int) -> dict[str, float | int | None]:
+        """The measures of one point. Raises OfflineError when they cannot be made or their process dies."""
+        import ray
+
+        reference = self._actor.measure.remote(config, concurrency, repeat)
+        try:
+            while not ray.wait([reference], timeout=POLL_S)[0]:
+                pass  # in short waits, so that a signal is heard
+            outcome, value = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            raise OfflineError(f"the measurement failed: {error.cause!r}") from error
+        except ray.exceptions.RayError as error:
+            raise OfflineError(f"the measurement's process died: {_first_line(error)}") from error
+        if outcome == "error":
+            raise OfflineError(value)
+        return dict(value)
+
+    def describe(self) -> dict[str, Any]:
+        """The machine it runs on, and the process and the placement group of its actor. Raises OfflineError."""
+        import ray
+
+        try:
+            own = dict(ray.get(self._actor.describe.remote(), timeout=CALL_TIMEOUT_S))
+        except ray.exceptions.RayError as error:
+            raise OfflineError(f"the measurement's process died: {_first_line(error)}") from error
+        return {**own, "actor": {**own["actor"], "placement_group": self._group}}
+
+
 class Cluster:
     """A connected cluster: `with Cluster.open(config, instance_cpus) as cluster:`; one at a time in a process."""
 
@@ -145,16 +180,19 @@ class Cluster:
     @contextmanager
     def instance(self, config: Config) -> Iterator[RemoteInstance]:
         """An instance that is starting; see `wait_started`. Raises ClusterError without room for it."""
-        bundle: dict[str, float] = {"CPU": config.platform.num_cpus}
-        if config.platform.memory is not None:
-            bundle["memory"] = float(config.platform.memory)
-        with self._actor(InstanceActor, bundle, config) as (actor, group):
+        with self._actor(InstanceActor, _bundle(config), config) as (actor, group):
             instance = RemoteInstance(actor, group, config.engine.start_timeout_s)
             try:
                 yield instance
             finally:
                 with shielded():
                     instance.stop()
+
+    @contextmanager
+    def offline(self, config: Config) -> Iterator[RemoteOffline]:
+        """A process with the cell's resources to measure in. Raises ClusterError without room for it."""
+        with self._actor(OfflineActor, _bundle(config), max_restarts=-1) as (actor, group):
+            yield RemoteOffline(actor, group)
 
     @contextmanager
     def _actor(
@@ -191,6 +229,14 @@ class Cluster:
         finally:
             with shielded():
                 remove_placement_group(group)
+
+
+def _bundle(config: Config) -> dict[str, float]:
+    """The resources of one cell."""
+    bundle: dict[str, float] = {"CPU": config.platform.num_cpus}
+    if config.platform.memory is not None:
+        bundle["memory"] = float(config.platform.memory)
+    return bundle
 
 
 def _ray() -> Any:

@@ -14,6 +14,8 @@ from harness.plan_view import cell_labels
 from harness.records import ResultRow, Status
 from harness.units import show_seconds
 
+_MOST_SHOWN = 4  # measures in a line about a point that served nothing
+
 
 class SweepDisplay:
     """A live bar on a terminal, a line a point elsewhere. Time left: from the requests done so far."""
@@ -66,7 +68,10 @@ class SweepDisplay:
         self._bar.update(self._task, completed=self._finished, left=self._left(self._finished))
         who = f"{self._labels[cell.cell_id]} at {point.concurrency}"
         who += f", repeat {point.repeat}" if point.repeat else ""
-        if row.status is Status.OK:
+        if row.status is Status.OK and not cell.config.engine.kind.serves:
+            shown = [(name, value) for name, value in row.measures.items() if value is not None][:_MOST_SHOWN]
+            line = ", ".join(f"{name} {value:.4g}" for name, value in shown)
+        elif row.status is Status.OK:
             m = row.measures
             line = (
                 f"{_number(m.get('output_throughput'))} tok/s, TTFT {_number(m.get('mean_ttft_ms'))} ms, "

@@ -13,6 +13,7 @@ from harness.identity import cell_id
 from harness.records import ResultRow, ServerStats, Status
 from harness.schema import Config
 from harness.store import stored_status
+from harness.validate import ConfigError
 
 RETRIED = (Status.FAILED, Status.INVALID)  # what `retry_failed` runs again; infeasible stays so for the same cell
 
@@ -83,8 +84,11 @@ def experiment_dir(config: Config) -> Path:
 def plan(configs: Sequence[Config]) -> list[Cell]:
     """The cells of an experiment; points whose row is on disk are not run again.
 
-    Rows of status `failed` and `invalid` count as done too, unless `retry_failed`.
+    Rows of status `failed` and `invalid` count as done too, unless `retry_failed`. Raises ConfigError for cells
+    that serve beside cells that do not.
     """
+    if len({config.engine.kind.serves for config in configs}) > 1:
+        raise ConfigError("engine: one experiment either serves requests or measures in place, never both")
     stored = stored_status(experiment_dir(configs[0]))
     cells = []
     for config in configs:
@@ -95,7 +99,9 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
             status = stored.get((identity, point.concurrency, point.repeat))
             again = config.retry_failed and status in RETRIED
             (todo if status is None or again else done).append(point)
-        refusal = FullOutput(config).refusal(*config.workload.longest)
+        refusal = None
+        if config.engine.kind.serves:
+            refusal = FullOutput(config).refusal(*config.workload.longest)
         cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))
     return cells
 

@@ -40,6 +40,8 @@ def plan_table(cells: Sequence[Cell]) -> Group:
     notes = [
         f"{label} cannot run: {cell.infeasible}" for label, cell in zip(labels, cells, strict=True) if cell.infeasible
     ]
+    if not cells[0].config.engine.kind.serves:
+        return Group(*(Text(line) for line in _shared_offline(cells)), _points_table(cells, labels))
     return Group(
         *(Text(line) for line in _shared(cells) if line),
         _table(cells, labels, most),
@@ -52,8 +54,11 @@ def plan_totals(cells: Sequence[Cell]) -> str:
     """One line: what is left to do."""
     points = sum(len(cell.points) for cell in cells)
     done = sum(len(cell.done) for cell in cells)
+    left = f"{points} points to run, {done} on disk already"
+    if not cells[0].config.engine.kind.serves:
+        return left
     requests = sum(point.num_requests for cell in cells for point in cell.points if not cell.infeasible)
-    return f"{points} points to run, {done} on disk already, {requests:,} requests to send"
+    return f"{left}, {requests:,} requests to send"
 
 
 def cell_labels(cells: Sequence[Cell]) -> list[str]:
@@ -101,6 +106,25 @@ def _table(cells: Sequence[Cell], labels: Sequence[str], most: int) -> Table:
             str(every) if todo == every else f"{todo} of {every}",
         )
     return table
+
+
+def _points_table(cells: Sequence[Cell], labels: Sequence[str]) -> Table:
+    """Cells that serve nothing hold no requests: what is left to run is all there is to say."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("cell", overflow="fold")
+    table.add_column("points to run", justify="right", no_wrap=True)
+    for label, cell in zip(labels, cells, strict=True):
+        todo, every = len(cell.points), len(_points(cell))
+        table.add_row(label, str(every) if todo == every else f"{todo} of {every}")
+    return table
+
+
+def _shared_offline(cells: Sequence[Cell]) -> Iterator[str]:
+    c = cells[0].config
+    kinds = ", ".join(dict.fromkeys(cell.config.engine.kind.value for cell in cells))
+    yield f"{c.name}: {len(cells)} cell{'s' * (len(cells) > 1)} measured in place on {c.platform.name} ({kinds})"
+    load = c.load
+    yield f"batch {', '.join(map(str, load.concurrencies))}" + (f"; {load.repeats} repeats" if load.repeats > 1 else "")
 
 
 def _shared(cells: Sequence[Cell]) -> Iterator[str]:

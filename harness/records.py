@@ -148,7 +148,17 @@ SERVER_MEASURES = (
     "peak_running",
     "decode_tokens",  # the server's own count of tokens generated in decode steps
 )
-MEASURES = CLIENT_MEASURES + SERVER_MEASURES
+KERNEL_MEASURES = (  # of one call of resolve for one layer and the whole batch (engine=kernels)
+    "miss_rate",  # misses / selected entries, 0 to 1
+    "resolve_us",
+    "probe_scan_us",  # of it: probing the slots, scanning the marks and updating the LRU order
+    "io_us",  # of it: fetching the missing records
+    "residual_us",  # of it: building the hash table and publishing the slots
+    "replay_us",  # the same misses applied to a shared layer's cache
+    "floor_us",  # reading the selection once and plain copies of the missing bytes, on the same device
+    "reference_us",  # the torch reference of resolve
+)
+MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES
 
 
 @dataclass(kw_only=True, slots=True)

@@ -52,6 +52,12 @@ class OffloadSystem(Enum):
 
 class EngineKind(Enum):
     native = "native"
+    kernels = "kernels"
+
+    @property
+    def serves(self) -> bool:
+        """Whether a cell is a server that load is sent to; else it is measured in place (`harness.offline`)."""
+        return self is EngineKind.native
 
 
 class WorkloadKind(Enum):
@@ -61,6 +67,12 @@ class WorkloadKind(Enum):
     longbench_v2 = "longbench_v2"
     mooncake = "mooncake"
     azure = "azure"
+    selections = "selections"
+
+    @property
+    def sends_requests(self) -> bool:
+        """Whether it gives prompts for a server; else selections for an engine that serves nothing."""
+        return self is not WorkloadKind.selections
 
     @property
     def is_trace(self) -> bool:
@@ -214,6 +226,9 @@ class WorkloadConfig:
     stop_on_eos: bool = False
     temperature: float = 0.0
     seed: int = 0
+    miss_rate: float | None = None
+    """selections only: share of each selection that is not in the device cache, 0 to 1. The context is `input_len`
+    positions, and `output_len` decode steps are timed."""
     files: list[str] = field(default_factory=list)
     """text_files: globs of files to cut prompts from; empty: the Python standard library's sources. sharegpt,
     longbench_v2, mooncake and azure: the one file to read."""

@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.cluster import Cluster, ClusterError, LoadgenError, RemoteInstance, RemoteLoadgen
+from harness.cluster import Cluster, ClusterError, LoadgenError, RemoteInstance, RemoteLoadgen, RemoteOffline
 from harness.display import SweepDisplay
 from harness.experiment import Cell, Point, experiment_dir, server_measures
 from harness.instances import InstanceError
 from harness.interrupts import shielded
 from harness.loadgen.run import PointLoad, PointResult
+from harness.offline import OfflineError
 from harness.records import RequestRecord, ResultRow, Status
 from harness.schema import Config, to_plain, to_yaml
 from harness.store import clean_partial, write_point
@@ -75,10 +76,37 @@ class Sweep:
         feasible = [cell for cell in self.cells if cell.points and not cell.infeasible]
         if feasible:
             cpus = max(cell.config.platform.num_cpus for cell in feasible)
-            with Cluster.open(config.cluster, cpus) as cluster, cluster.loadgen() as loadgen:
+            with Cluster.open(config.cluster, cpus) as cluster:
                 for cell in feasible:
-                    rows += self._run_cell(cell, cluster, loadgen)
+                    if not cell.config.engine.kind.serves:
+                        rows += self._measure_offline(cell, cluster)
+                served = [cell for cell in feasible if cell.config.engine.kind.serves]
+                if served:
+                    with cluster.loadgen() as loadgen:
+                        for cell in served:
+                            rows += self._run_cell(cell, cluster, loadgen)
         return rows
+
+    def _measure_offline(self, cell: Cell, cluster: Cluster) -> list[ResultRow]:
+        """The points of a cell that serves nothing; one that cannot be measured does not keep the others from it."""
+        rows = []
+        self.display.starting(cell)
+        with self._tracked(cell), cluster.offline(cell.config) as remote:
+            for point in cell.points:
+                rows.append(self._measure_point(cell, point, remote))
+        return rows
+
+    def _measure_point(self, cell: Cell, point: Point, remote: RemoteOffline) -> ResultRow:
+        self.display.running(cell, point, 0, 0, 0.0)
+        env: dict[str, Any] = {"driver": machine()}
+        try:
+            measures = remote.measure(cell.config, point.concurrency, point.repeat)
+            row = cell.row(point, Status.OK, measures=measures)
+            env["instance"] = remote.describe()
+        except OfflineError as error:
+            row = cell.row(point, Status.FAILED, str(error))
+        self._keep(cell, point, row, [], env, "")
+        return row
 
     def _run_cell(self, cell: Cell, cluster: Cluster, loadgen: RemoteLoadgen) -> list[ResultRow]:
         self.display.starting(cell)

@@ -8,7 +8,16 @@ from collections.abc import Iterator
 from operator import attrgetter
 
 from harness.load_rules import load_problems, workload_problems
-from harness.schema import Config, Family, ModelConfig, OffloadSystem, SelectorConfig, SelectorKind, WorkloadKind
+from harness.schema import (
+    Config,
+    EngineKind,
+    Family,
+    ModelConfig,
+    OffloadSystem,
+    SelectorConfig,
+    SelectorKind,
+    WorkloadKind,
+)
 from harness.units import parse_bytes
 
 
@@ -111,6 +120,7 @@ def complete(config: Config) -> Config:
     _complete_offload(config)
     _complete_sizes(config)
     _check_workload(config)
+    _check_offline(config)
     _check_load(config)
     _drop_unused(config)
     return config
@@ -163,6 +173,8 @@ def _check_model(model: ModelConfig) -> None:
 
 def _complete_lengths(config: Config) -> None:
     longest = config.model.max_positions
+    if not config.engine.kind.serves:
+        config.engine.context_len = min(longest, config.workload.input_len + config.workload.output_len)
     if config.engine.context_len is None:
         config.engine.context_len = longest
     if not 1 <= config.engine.context_len <= longest:
@@ -237,6 +249,33 @@ def _check_workload(config: Config) -> None:
     _refuse_first(workload_problems(config))
 
 
+def _check_offline(config: Config) -> None:
+    """What goes with an engine that serves nothing, and nowhere else."""
+    work, kind = config.workload, config.engine.kind
+    if kind.serves != work.kind.sends_requests:
+        fit = [k.value for k in WorkloadKind if k.sends_requests == kind.serves]
+        raise ConfigError(
+            f"workload={work.kind.value} cannot drive engine={kind.value}: choose from {', '.join(fit)}"
+            if kind.serves
+            else f"engine={kind.value} takes selections, not requests: choose workload.kind from {', '.join(fit)}"
+        )
+    if kind is not EngineKind.kernels:
+        return
+    if config.offload.system is not OffloadSystem.hisparse_sync:
+        raise ConfigError(
+            f"offload={config.offload.system.value} has no resolve to time: engine=kernels takes offload=hisparse_sync"
+        )
+    if work.miss_rate is None or not 0 < work.miss_rate <= 1:
+        raise ConfigError(f"workload.miss_rate={work.miss_rate} must be above 0 and at most 1 for engine=kernels")
+    slots = config.offload.cache_slots or 0
+    needed = slots + math.ceil(work.miss_rate * top_k(config)) + 1
+    if work.input_len < needed:
+        raise ConfigError(
+            f"workload.input_len={work.input_len} positions leave too few outside a cache of {slots} slots: "
+            f"at least {needed} are needed"
+        )
+
+
 def _check_load(config: Config) -> None:
     _refuse_first(load_problems(config))
 
@@ -252,5 +291,7 @@ def _drop_unused(config: Config) -> None:
         config.selector.page_size = SelectorConfig().page_size
     if config.workload.kind is WorkloadKind.random_ids:
         config.workload.files = []
+    if config.workload.kind is not WorkloadKind.selections:
+        config.workload.miss_rate = None
     if config.model.weights != "random":
         config.model.seed, config.model.embed_common = ModelConfig().seed, ModelConfig().embed_common

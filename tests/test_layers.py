@@ -37,7 +37,7 @@ LAYERS: list[set[str]] = [
         "harness.sysinfo",
         "harness.tracking",
     },
-    {"harness.instances"},
+    {"harness.instances", "harness.offline"},
     {
         "harness.actors",
         "harness.cluster",

@@ -1,11 +1,11 @@
 """Time per phase of resolve, beside the torch reference and the floor: python -m hisparse_kernels.bench
 
 A table, then one JSON line. Sweeps, around k=2048, B=4096, batch 1, 13% misses and 1152-byte records: B/k, batch, miss
-rate, record size (the four models of the paper's figure 7), and the number of threads. The *floor* reads the selection
-once and copies the missed bytes with plain memcpy, on the same cores and between the same places. Every round runs
-ours, floor and reference in turn, so that what else the machine does hits all three; each has a host pool of its own,
-so that none finds its records in a CPU cache because another has just read them (the reference does, to its favour).
-Medians; ratios are medians over rounds.
+rate, record size (the four models of the paper's figure 7, and FP8 records), and the number of threads. The *floor*
+reads the selection once and copies the missed bytes with plain memcpy, on the same cores and between the same places.
+Every round runs ours, floor and reference in turn, so that what else the machine does hits all three; each has a host
+pool of its own, so that none finds its records in a CPU cache because another has just read them (the reference does,
+to its favour). Medians; ratios are medians over rounds.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from hisparse_kernels import build
 from hisparse_kernels.reference import host_records
 
 PHASES = ("stage", "probe", "publish", "order", "fetch")
-# (top-k, record bytes) of figure 7's models; V4 selects compressed entries, its FP8 record has 584 bytes.
+# (top-k, record bytes) of figure 7's models, which serve with BF16 caches; V4 selects compressed entries.
 FIGURE_7 = {
-    "deepseek-v3.2": (2048, 1152),
-    "glm-5.1-fp8": (2048, 656),
-    "deepseek-v4-flash": (512, 584),
-    "deepseek-v4-pro": (1024, 584),
+    "glm-5.1": (2048, 1152),
+    "deepseek-v4-flash": (512, 1024),
+    "deepseek-v4-pro": (1024, 1024),
+    "qwen3-30b-a3b": (2048, 2048),
 }
+FP8_RECORDS = (656, 584)  # MLA and V4 with FP8 caches
 PAGE = 64
 
 
@@ -42,9 +43,9 @@ class Setting:
     """One measurement."""
 
     sweep: str
-    model: str = "deepseek-v3.2"
+    model: str = "glm-5.1"
     top_k: int = 2048
-    ratio: int = 2
+    ratio: float = 2  # B / k
     batch: int = 1
     misses: float = 0.13
     record: int = 1152
@@ -53,7 +54,7 @@ class Setting:
 
     @property
     def num_slots(self) -> int:
-        return self.top_k * self.ratio
+        return round(self.top_k * self.ratio)
 
     @property
     def num_misses(self) -> int:
@@ -74,6 +75,7 @@ def settings(quick: bool) -> list[Setting]:
             replace(usual, sweep="figure 7", model=name, top_k=top_k, record=record, ratio=r, batch=16)
             for r in (1, 2, 4)
         ]
+    found += [replace(usual, sweep="record", model="fp8", record=record) for record in FP8_RECORDS]
     found += [replace(usual, sweep="threads", misses=1000 / 2048, threads=t) for t in (1, 2)]
     return [s for s in found if s.sweep in ("usual", "threads")] if quick else found
 
@@ -115,13 +117,13 @@ class Workload:
         new = new[torch.randperm(len(new), generator=g)[: s.num_misses]].int()
         return torch.cat([held, new])[torch.randperm(s.top_k, generator=g)]
 
-    def resolver(self, pool: int = 0) -> Callable[[int], object]:
-        """resolve(step) on a state of its own."""
+    def resolver(self, pool: int = 0, record: bool = False) -> Callable[[int], Any]:
+        """resolve(step) on a state of its own; without a plan, as where no layer shares the selection."""
         state = self.positions.clone().to(self.device), self.order.clone().to(self.device)
         batch, pools = (self.rows, self.seq_lens), (self.cache, self.hosts[pool], self.table)
 
-        def run(step: int) -> object:
-            return hk.resolve(self.selections[step], *batch, *state, *pools, PAGE, checked=False)
+        def run(step: int) -> Any:
+            return hk.resolve(self.selections[step], *batch, *state, *pools, PAGE, checked=False, record=record)
 
         return run
 

@@ -10,13 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ import torch
 from torch import Tensor
 
 import hisparse_kernels as hk
-from hisparse_kernels import bench, build
+from hisparse_kernels import bench, bench_cuda, build
 
 CHECKOUT = Path(__file__).parents[2]
 SUITE_SECONDS, BENCH_SECONDS = 150, 90
@@ -112,52 +109,10 @@ def measure() -> dict[str, Any]:
     for setting in settings:
         if time.perf_counter() - begun > BENCH_SECONDS:
             break
-        rows.append(_measure(setting, steps=20))
+        rows.append(bench_cuda.measure(setting, steps=20))
         torch.cuda.empty_cache()
     bench.print_table(rows, ("resolve", "match", "replay", "dma", "over_dma"))
     return {"ok": True, "rows": rows, "left_out": len(settings) - len(rows)}
-
-
-def _measure(setting: bench.Setting, steps: int) -> dict[str, Any]:
-    """`dma`: one contiguous copy of as many bytes from pinned memory, what the link can do."""
-    work = bench.Workload(setting, steps, "cuda")
-    state = work.positions.cuda(), work.order.cuda()
-    alone = work.positions.cuda(), work.order.cuda()
-    out = hk.plan_buffer(setting.batch, setting.top_k, "cuda")
-    batch, pools = (work.rows, work.seq_lens), (work.table, bench.PAGE)
-    replay = work.replayer()
-    count = setting.batch * setting.num_misses
-    target = torch.empty(count, setting.record, dtype=torch.uint8, device="cuda")
-
-    def resolve(step: int) -> object:
-        chosen = work.selections[step]
-        return hk.resolve(chosen, *batch, *state, work.cache, work.hosts[0], *pools, checked=False, out=out)
-
-    def match(step: int) -> object:
-        return hk.match(work.selections[step], *batch, *alone, checked=False, out=out)
-
-    def dma(step: int) -> object:
-        return target.copy_(work.hosts[1][:count], non_blocking=True)
-
-    runs = {"resolve": resolve, "match": match, "replay": replay, "dma": dma}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for step in range(steps):
-        for name, run in runs.items():
-            times[name].append(_microseconds(run, step))
-    row: dict[str, Any] = asdict(setting) | {"cache_slots": setting.num_slots, "device": "cuda", "unit": "us"}
-    row |= {name: statistics.median(of[3:]) for name, of in times.items()}
-    return row | {"over_dma": row["resolve"] / row["dma"]}
-
-
-def _microseconds(run: Callable[[int], object], step: int) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    torch.cuda._sleep(100_000)  # cycles: the launches below are queued before the first of them runs
-    begin.record()
-    run(step)
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end) * 1e3
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from analysis import annotate, figures, frame, labels, report
+from analysis import annotate, canvas, figures, frame, labels, report
 
 PANELS = {panel.name: panel for panel in figures.PANELS}
 
@@ -166,7 +166,7 @@ def test_one_concurrency_and_one_system_draw_without_warnings(
 ) -> None:
     synthetic.write(tmp_path / "demo", synthetic.row("hisparse_sync", 4))
     group = group_of(tmp_path / "demo")
-    paths = figures.save(figures.build(group, figures.PANELS), tmp_path / "one.point")
+    paths = canvas.save(figures.build(group, figures.PANELS), tmp_path / "one.point")
     assert [path.name for path in paths] == ["one.point.pdf", "one.point.png"]
     assert paths[0].read_bytes().startswith(b"%PDF")
     assert paths[1].read_bytes().startswith(b"\x89PNG")
@@ -175,7 +175,7 @@ def test_one_concurrency_and_one_system_draw_without_warnings(
 
 def test_the_same_rows_give_the_same_picture(sweep: Path) -> None:
     group = group_of(sweep)
-    first, second = (figures.svg(figures.build(group, [PANELS["ttft"]])) for _ in range(2))
+    first, second = (canvas.svg(figures.build(group, [PANELS["ttft"]])) for _ in range(2))
     assert first == second
 
 
