@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from harness.loadgen.client import Client, completion_body
+from harness.loadgen.bodies import request_body
+from harness.loadgen.client import Client
 from harness.loadgen.exchange import Exchange, digest
 from harness.loadgen.metrics import Measures, measure
 from harness.loadgen.pacing import Dispatch, LagMonitor, closed_loop
@@ -96,7 +97,7 @@ class _Phase:
         load = self._load
         # Encoded before the clock starts: 200K ids take milliseconds that other streams would feel.
         bodies = [
-            completion_body(prompt, model=load.model, temperature=load.temperature, ignore_eos=load.ignore_eos)
+            request_body(prompt, model=load.model, temperature=load.temperature, ignore_eos=load.ignore_eos)
             for prompt in prompts
         ]
 
