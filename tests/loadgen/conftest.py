@@ -179,6 +179,8 @@ def make_limits(**overrides: float) -> LoadConfig:
         "idle_timeout_s": 10.0,
         "total_timeout_s": 20.0,
         "max_lag_p99_ms": 5_000.0,
+        "max_lag_share": 100.0,
+        "max_cpu_share": 100.0,
     }
     return LoadConfig(**(defaults | overrides))
 
