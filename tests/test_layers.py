@@ -43,6 +43,7 @@ LAYERS: list[set[str]] = [
         "harness.cluster",
         "harness.display",
         "harness.experiment",
+        "harness.loads",
         "harness.plan_view",
         "harness.sweep",
         "analysis",
@@ -101,7 +102,7 @@ def test_the_reader_sees_imports() -> None:
     assert {"harness.schema", "harness.store", "harness.units"} <= set(_modules())
     assert "ray" in _foreign("harness.cluster")  # inside functions too
     assert "harness.store" in _imports("analysis.frame")  # from harness import store
-    assert "harness.loadgen.run" in _imports("harness.cluster")
+    assert "harness.loadgen.together" in _imports("harness.cluster")
 
 
 def test_every_layer_entry_exists() -> None:
