@@ -1,26 +1,18 @@
-"""One connection to a server: a socket read as soon as the event loop can, each piece with its time of arrival.
-
-The time is the kernel's (SO_TIMESTAMPNS), taken when the packet came in, so that it holds however late this
-process gets to read it; where the kernel gives none it is the time of the read. Both are `time.perf_counter()`.
-"""
+"""One connection to a server: a socket read as soon as the event loop can, each piece with its time of arrival."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
-import struct
-import sys
 import time
 from collections.abc import Callable
 
 import httptools
 
+from harness.loadgen.stamps import ANCILLARY_BYTES, arrival_s, ask_for_stamps
 from harness.loadgen.tls import Tls
 
-_SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # Python has no name for it
-_TIMESPEC = struct.Struct("@ll")
-_ANCILLARY = socket.CMSG_SPACE(_TIMESPEC.size)
 _READ = 1 << 16  # bytes; asyncio's own 256 KiB cost more to allocate than to fill
 
 
@@ -136,7 +128,7 @@ class Connection:
         if self.closed:
             return
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(_READ, _ANCILLARY)
+            data, ancillary, _, _ = self._sock.recvmsg(_READ, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -146,7 +138,7 @@ class Connection:
         if not data or response is None:  # nobody waits for these bytes: the server ends or misuses the connection
             self._end()
             return
-        time_s = self._arrival(ancillary)
+        time_s = self._floor_s = arrival_s(ancillary, self._floor_s)
         try:
             if self._tls:
                 data = self._tls.decrypt(data)
@@ -161,16 +153,6 @@ class Connection:
             self.finish()
         elif self._tls and self._tls.end:
             self._end()
-
-    def _arrival(self, ancillary: list[tuple[int, int, bytes]]) -> float:
-        """When the last of the bytes just read came in."""
-        now_s = time.perf_counter()
-        if ancillary:
-            seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
-            # As an age, because the kernel stamps by a clock that may be set; never before what came earlier.
-            now_s = min(now_s, max(now_s - (time.time() - seconds - nanoseconds * 1e-9), self._floor_s))
-        self._floor_s = now_s
-        return now_s
 
     def _end(self) -> None:
         """The server closed the connection in order."""
@@ -207,8 +189,7 @@ async def open_connection(host: str, port: int, tls_context: ssl.SSLContext | No
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if _SO_TIMESTAMPNS is not None:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+            ask_for_stamps(sock)
             await loop.sock_connect(sock, address)
             tls = Tls(tls_context, server_name) if tls_context else None
             if tls:

@@ -54,6 +54,19 @@ def test_usage_zero_until_the_end_is_not_continuous():
     assert counts == ([1, 2], [1, 1], "usage", False)
 
 
+def test_chunks_that_came_together_are_one():
+    together = deltas((1, "a", 1), (1, "b", 2), (2, "c", 3), (3, "d", 4), (3, "e", 5))
+    assert count_tokens(together, 5) == ([1, 2, 3], [2, 1, 2], "continuous_usage", False)
+    assert count_tokens([delta._replace(completed=None) for delta in together], 5).tokens == [2, 1, 2]
+
+
+def test_chunks_of_one_size_are_told_from_their_texts():
+    sizes = count_tokens(deltas((1, "abcdefgh", None), (2, "abcdef", None), (3, "abcdefghi", None), (4, "x", None)), 13)
+    assert sizes.tokens == [4, 4, 4, 1]
+    uneven = count_tokens(deltas((1, "ab", None), (2, "abcdefghijklmnop", None), (3, "abcdef", None)), 12)
+    assert uneven.tokens[1] > uneven.tokens[2] > uneven.tokens[0] == 1
+
+
 def test_final_usage_one_token_per_text():
     counts = count_tokens(deltas((1, "", None), (2, "a", None), (3, "b", None), (4, "", None)), 2)
     assert counts == ([2, 3], [1, 1], "usage", False)
@@ -127,7 +140,7 @@ def test_chat_deltas_with_role_and_reasoning():
     reading = read(delta(role="assistant", content=""), delta(reasoning_content="hm"), delta(content="x"), usage)
     assert reading.judge(2, exact=True, broken=None) is None
     assert reading.text == "hmx"
-    assert reading.count().tokens == [1, 1]
+    assert reading.count().tokens == [2]  # they came together
 
 
 @pytest.mark.parametrize(
