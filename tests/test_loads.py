@@ -1,4 +1,4 @@
-"""What is asked of the load generator for a point: pace, arrivals, lengths; and what the server's counter makes of it."""
+"""What is asked of the load generator for a point (pace, arrivals, lengths), and how the server's counter judges it."""
 
 from __future__ import annotations
 

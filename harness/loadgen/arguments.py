@@ -46,6 +46,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """The arguments, each in its bounds. Leaves through argparse's own error (status 2) where they are not."""
     parser = argparse.ArgumentParser(
         prog="python -m harness.loadgen",
+        usage="%(prog)s --base-url URL --num-prompts N [flags; --help lists them]",
         description="Drive any OpenAI-compatible server, or SGLang's /generate, and print what it did.",
     )
     _server(parser.add_argument_group("server"))

@@ -40,7 +40,7 @@ def _failures(requests: Sequence[RequestRecord], errors: Counter[str], limits: L
         allowed = f" (load.max_failed_share={limits.max_failed_share:g})" if limits.max_failed_share else ""
         yield f"{errors.total()} of {len(requests)} requests failed{allowed}: {_describe(errors, requests)}"
     completed = len(requests) - errors.total()
-    if completed < limits.min_completed:
+    if 0 < completed < limits.min_completed:
         yield f"{completed} requests completed, fewer than load.min_completed={limits.min_completed}"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -32,21 +30,6 @@ class Thread:
     def _other_clock(self):
         time.sleep(self.delay_s)
         return "elsewhere", time.time() + self.ahead_s
-
-
-@pytest.fixture
-def served(paced):
-    """A server on a loop in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    server = paced.Server(paced.Scenario(first_s=0.1, step_s=0.005))
-    asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result()
-    yield server
-    asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result()
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
 
 
 def load(paced, url, **more):
