@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.schema import WorkloadConfig
 from workloads.encoder import Encoder
-from workloads.jsonfile import Malformed, json_list
+from workloads.jsonfile import Malformed, data_file, json_list
 from workloads.prompt import Phase, Prompt, make_prompt, point_rng, text_prompt
 
 _ASKS, _ANSWERS = {"human", "user"}, {"gpt", "assistant", "chatgpt", "bing", "bard"}
@@ -27,7 +27,7 @@ class Conversations:
 
     def __init__(self, workload: WorkloadConfig, *, encoder: Encoder | None) -> None:
         self._workload, self._encoder = workload, encoder
-        self._path = Path(workload.files[0]).expanduser()
+        self._path = data_file(workload.files[0])
         self._pairs = [pair for pair in _read(self._path) if all(text.strip() for text in pair)]
 
     def prompts(self, count: int, *, concurrency: int, repeat: int, phase: Phase) -> list[Prompt]:

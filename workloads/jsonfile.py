@@ -15,6 +15,24 @@ class Malformed(ValueError):
         super().__init__(f"{path} {unit} {number}: {what}")
 
 
+_OWN = "example:"
+_DATA = Path(__file__).resolve().parent / "data"
+
+
+def data_file(name: str) -> Path:
+    """The file a config names: a path (`~` allowed), or `example:NAME` for one that comes with this package.
+
+    Raises ValueError for an example that does not exist.
+    """
+    if not name.startswith(_OWN):
+        return Path(name).expanduser()
+    path = _DATA / name.removeprefix(_OWN)
+    if not path.is_file():
+        have = ", ".join(sorted(f"{_OWN}{file.name}" for file in _DATA.iterdir()))
+        raise ValueError(f"{name}: no such example; there is {have}")
+    return path
+
+
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number from 1, object) of a JSONL file; blank lines are skipped. Raises ValueError, Malformed."""
     try:

@@ -15,7 +15,7 @@ from typing import TextIO
 import numpy as np
 
 from harness.schema import LengthKind, WorkloadConfig
-from workloads.jsonfile import Malformed, json_lines, whole_number
+from workloads.jsonfile import Malformed, data_file, json_lines, whole_number
 
 NAMES = (("input_len", "output_len"), ("input_length", "output_length"), ("ContextTokens", "GeneratedTokens"))
 Draw = Callable[[np.random.Generator], tuple[int, int]]
@@ -73,7 +73,7 @@ def open_text(path: Path) -> TextIO:
 
 
 def _from_file(workload: WorkloadConfig) -> Draw:
-    path = Path(workload.length_file or "").expanduser()
+    path = data_file(workload.length_file or "")
     limit_in, limit_out = workload.longest
     pairs = [(scaled(i, workload.length_scale), scaled(o, workload.length_scale)) for i, o in read_pairs(path)]
     within = [pair for pair in pairs if pair[0] <= limit_in and pair[1] <= limit_out]

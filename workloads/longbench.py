@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.schema import WorkloadConfig
 from workloads.encoder import Encoder
-from workloads.jsonfile import Malformed, json_list
+from workloads.jsonfile import Malformed, data_file, json_list
 from workloads.prompt import Phase, Prompt, make_prompt, point_rng
 
 _FIELDS = ("context", "question", "choice_A", "choice_B", "choice_C", "choice_D")
@@ -23,7 +23,7 @@ class LongBench:
 
     def __init__(self, workload: WorkloadConfig, *, encoder: Encoder) -> None:
         self._workload, self._encoder = workload, encoder
-        self._path = Path(workload.files[0]).expanduser()
+        self._path = data_file(workload.files[0])
         self._items = [_checked(item, self._path, i) for i, item in enumerate(json_list(self._path), start=1)]
 
     def prompts(self, count: int, *, concurrency: int, repeat: int, phase: Phase) -> list[Prompt]:

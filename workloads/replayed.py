@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from harness.schema import WorkloadConfig
+from workloads.jsonfile import data_file
 from workloads.lengths import scaled
 from workloads.prompt import Phase, Prompt, make_prompt, point_rng
 from workloads.random_ids import id_range
@@ -23,7 +22,7 @@ class Replayed:
     def __init__(self, workload: WorkloadConfig, *, vocab_size: int) -> None:
         self._workload = workload
         self._low, self._high = id_range(vocab_size)
-        self._path = Path(workload.files[0]).expanduser()
+        self._path = data_file(workload.files[0])
         self._all = read_trace(self._path, workload.kind)
         limit_in, limit_out = workload.longest
         self._block = scaled(BLOCK_TOKENS, workload.length_scale)

@@ -9,6 +9,7 @@ import numpy as np
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 LEAST_FOR_A_MEAN = 10  # observations; below, the bootstrap of a mean is far too narrow
+LEAST_REPEATS = 5  # of a point, each a mean itself, so that they scatter symmetrically; still somewhat narrow
 _AT_ONCE = 1 << 22  # values of a batch of resamples
 
 Interval = tuple[float, float] | None
@@ -39,6 +40,14 @@ def intervals(values: np.ndarray, shares: tuple[float, ...]) -> tuple[Interval, 
     mean = _middle(np.concatenate(means)) if values.size >= LEAST_FOR_A_MEAN else None
     bounds = dict(zip(wanted, np.concatenate(quantiles, axis=1), strict=True)) if wanted else {}
     return mean, [_middle(bounds[share]) if share in bounds else None for share in shares]
+
+
+def repeats_interval(values: np.ndarray) -> Interval:
+    """Of the mean over a point's repeats [n]; None below LEAST_REPEATS."""
+    if values.size < LEAST_REPEATS:
+        return None
+    ordered = np.sort(values)
+    return _middle(np.concatenate([ordered[drawn].mean(axis=1) for drawn in _resamples(ordered.size)]))
 
 
 def ratio_interval(sums: np.ndarray, counts: np.ndarray) -> Interval:
