@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from harness.instances import Instance, InstanceError, make_instance
+from harness.loadgen.loop import run_on_own_loop
 from harness.loadgen.point import Driven, PointLoad
 from harness.loadgen.progress import Progress
 from harness.loadgen.run import drive
@@ -59,7 +60,7 @@ class LoadgenActor:
             return await asyncio.wrap_future(self._start)
 
         try:
-            return asyncio.run(drive(load, self._note, wait_for_start if together else None))
+            return run_on_own_loop(drive(load, self._note, wait_for_start if together else None))
         finally:
             self._is_prepared.set()
 

@@ -156,7 +156,8 @@ def _load(cells: Sequence[Cell]) -> str:
     """Concurrencies and requests; the requests only where all cells are driven alike."""
     load = cells[0].config.load
     if load.mode is LoadMode.open and load.arrivals:
-        line = f"open loop, arrivals: {load.arrivals.value}, at most {', '.join(map(str, load.concurrencies))} in flight"
+        most = ", ".join(map(str, load.concurrencies))
+        line = f"open loop, arrivals: {load.arrivals.value}, at most {most} in flight"
     else:
         line = f"concurrency {', '.join(map(str, load.concurrencies))}"
     if len({tuple(sorted((p.concurrency, p.num_requests) for p in _points(cell))) for cell in cells}) == 1:

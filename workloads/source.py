@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.schema import WorkloadConfig, WorkloadKind
+from workloads.jsonfile import data_file
+from workloads.lengths import length_drawer
 from workloads.prompt import Phase, Prompt
 from workloads.random_ids import RandomIds
 from workloads.replayed import Replayed
+from workloads.traces import read_trace
 
 
 class Source(Protocol):
@@ -24,6 +27,16 @@ class Source(Protocol):
         ValueError when there are not `count` different prompts to be had.
         """
         ...
+
+
+def check_files(workload: WorkloadConfig) -> None:
+    """Raise ValueError where a file the workload reads is missing or, if it is read in a moment, malformed."""
+    if workload.kind.is_trace:
+        read_trace(data_file(workload.files[0]), workload.kind)
+    elif workload.kind.reads_files and not data_file(workload.files[0]).is_file():  # may be gigabytes
+        raise ValueError(f"workload.files: {workload.files[0]}: no such file")
+    if workload.length_file:
+        length_drawer(workload)
 
 
 def make_source(workload: WorkloadConfig, *, vocab_size: int, tokenizer_file: Path | None) -> Source:

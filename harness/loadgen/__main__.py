@@ -6,13 +6,13 @@ python -m harness.loadgen --base-url http://HOST:PORT --num-prompts 64 --max-con
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 
 from harness.loadgen.arguments import parse
 from harness.loadgen.job import point_load
 from harness.loadgen.local import run_local
+from harness.loadgen.loop import run_on_own_loop
 from harness.loadgen.report import append_line, result_line, summary
 from harness.loadgen.run import run_point
 from harness.records import Status
@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.output_file:
             args.output_file.open("a").close()  # before the server is driven for minutes
         load = point_load(args)
-        result = run_local(load, args.processes) if args.processes > 1 else asyncio.run(run_point(load))
+        result = run_local(load, args.processes) if args.processes > 1 else run_on_own_loop(run_point(load))
         line = result_line(args, load, result)
         if args.output_file:
             append_line(args.output_file, line)

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
+from harness.loadgen.loop import run_on_own_loop
 from harness.loadgen.point import Driven, PointLoad, PointResult, conclude, split
 from harness.loadgen.run import drive
 
@@ -31,7 +32,7 @@ def _receive(barrier: Any, start: Any) -> None:
 
 def _drive(share: PointLoad) -> Driven:
     try:
-        return asyncio.run(drive(share, begin=_begin))
+        return run_on_own_loop(drive(share, begin=_begin))
     finally:
         if not _shared.get("begun"):
             _shared["barrier"].abort()  # the others must not wait for one that has given up

@@ -75,6 +75,5 @@ async def open_loop(send: Send, *, start_s: float, due_s: Sequence[float], limit
 
 
 async def _sleep_until(time_s: float) -> None:
-    wait_s = time_s - time.perf_counter()
-    if wait_s > 0:
+    while (wait_s := time_s - time.perf_counter()) > 0:  # again where a timer rang early
         await asyncio.sleep(wait_s)

@@ -169,3 +169,18 @@ def test_cpu_time_is_counted():
 
     health = asyncio.run(busy())
     assert 0.1 <= health.cpu_s <= health.duration_s * 1.5
+
+
+def test_a_timer_that_rings_early_sends_nothing_early(monkeypatch):
+    sleep = asyncio.sleep
+    monkeypatch.setattr("harness.loadgen.pacing.asyncio.sleep", lambda wait_s: sleep(0.7 * wait_s))
+    start = time.perf_counter()
+    seen = []
+
+    async def send(turn):
+        seen.append((turn.scheduled_s, time.perf_counter()))
+        return time.perf_counter()
+
+    asyncio.run(open_loop(send, start_s=start, due_s=[0.02, 0.04, 0.07], limit=2))
+    assert len(seen) == 3
+    assert all(sent >= scheduled for scheduled, sent in seen)
