@@ -27,19 +27,25 @@ def in_flight(requests: Sequence[RequestRecord]) -> tuple[np.ndarray, np.ndarray
 def steady_window(requests: Sequence[RequestRecord], concurrency: int | None) -> tuple[float, float] | None:
     """(start, end) of the steady state in seconds, None where there is none.
 
-    Closed loop of `concurrency` workers: from the first to the last moment at which all of them have a
-    request in flight, so neither a staggered start nor the drain at the end is in it. Open loop (None): from
-    the first response's end to the last arrival, since full concurrency means nothing there.
+    Closed loop of `concurrency` workers: from the moment the last of them has its first request to the moment the
+    first of them has none left, so neither a staggered start nor the drain at the end is in it. Open loop (None):
+    from the first response's end to the last arrival, since full concurrency means nothing there.
     """
-    ends = [request.end_s for request in requests if request.end_s is not None]
-    if not ends:
+    ended = [request for request in requests if request.end_s is not None]
+    if not ended:
         return None
     if concurrency is None:
-        start_s, end_s = min(ends), max(request.scheduled_s for request in requests)
+        start_s, end_s = min(_ends(ended)), max(request.scheduled_s for request in requests)
     else:
-        times, counts = in_flight(requests)
-        full = np.flatnonzero(counts >= concurrency)
-        if full.size == 0:
+        workers: dict[int, list[RequestRecord]] = {}
+        for request in ended:
+            workers.setdefault(request.worker, []).append(request)
+        if len(workers) < concurrency:
             return None
-        start_s, end_s = float(times[full[0]]), float(times[full[-1] + 1])  # the last count is 0: never full
+        start_s = max(min(request.scheduled_s for request in mine) for mine in workers.values())
+        end_s = min(max(_ends(mine)) for mine in workers.values())
     return (start_s, end_s) if end_s > start_s else None
+
+
+def _ends(requests: Sequence[RequestRecord]) -> list[float]:
+    return [request.end_s for request in requests if request.end_s is not None]

@@ -15,11 +15,11 @@ from harness.loadgen.window import in_flight, steady_window
 from harness.records import RequestRecord
 
 
-def record(scheduled, first, last, tokens=3, *, error=None, end=None, sent=None):
+def record(scheduled, first, last, tokens=3, *, worker=0, error=None, end=None, sent=None):
     times = [first + (last - first) * i / (tokens - 1) for i in range(tokens)] if tokens > 1 else [first]
     return RequestRecord(
         request_id="r",
-        worker=0,
+        worker=worker,
         prompt_sha="s",
         input_len=5,
         output_len=tokens,
@@ -33,7 +33,7 @@ def record(scheduled, first, last, tokens=3, *, error=None, end=None, sent=None)
 
 
 # two workers, the second a second later, three requests each of 2 s; the first worker is done at 6, the second at 7
-LOOP = [record(2.0 * i + w, 2.0 * i + w + 0.5, 2.0 * i + w + 2.0) for w in (0, 1) for i in range(3)]
+LOOP = [record(2.0 * i + w, 2.0 * i + w + 0.5, 2.0 * i + w + 2.0, worker=w) for w in (0, 1) for i in range(3)]
 
 
 def test_the_window_is_where_all_workers_are_busy():
@@ -45,6 +45,14 @@ def test_the_window_is_where_all_workers_are_busy():
     assert m["steady_mean_ttft_ms"] == pytest.approx(500)
     assert m["mean_concurrency"] == pytest.approx(12 / 7)
     assert m["peak_concurrency"] == 2
+
+
+def test_a_pause_between_a_workers_requests_does_not_end_the_window():
+    """The client takes a moment to notice that a response has ended: with many workers one always does."""
+    paused = [
+        record(2.001 * i + w, 2.001 * i + w + 0.5, 2.001 * i + w + 2.0, worker=w) for w in (0, 1) for i in range(3)
+    ]
+    assert steady_window(paused, 2) == (1.0, pytest.approx(6.002))
 
 
 def test_no_window():
