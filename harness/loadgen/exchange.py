@@ -12,7 +12,7 @@ from harness.loadgen.sse import NotSSE, Piece, events
 from harness.records import RequestRecord
 from workloads import Prompt
 
-_SLICE = 32  # events parsed between two turns of the event loop: well under a millisecond
+_SLICE = 128  # events parsed between two turns of the event loop: well under a millisecond
 
 
 @dataclass(kw_only=True, slots=True)

@@ -31,6 +31,27 @@ def test_events_do_not_depend_on_how_the_network_cut_them(cuts):
         assert event.time_s == min(edge for edge in edges if edge >= end)
 
 
+def test_whole_events_take_the_short_way_and_give_the_same():
+    stream = [
+        b"data: {}\n\n",
+        b"data: a\n",
+        b"data: b\n\n",
+        b"data: \n\n",
+        b"data:c\n\n",
+        b"data: d\r\n\r\n",
+        b"data: [DONE]\n\n",
+    ]
+    found = list(events(enumerate(stream)))
+    assert [(event.time_s, event.data) for event in found] == [
+        (0, b"{}"),
+        (2, b"a\nb"),
+        (3, b""),
+        (4, b"c"),
+        (5, b"d"),
+        (6, b"[DONE]"),
+    ]
+
+
 def test_last_event_without_a_blank_line_counts():
     assert [e.data for e in events([(1.0, b"data: [DONE]")])] == [b"[DONE]"]
 
