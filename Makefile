@@ -4,7 +4,7 @@ PY := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smollm2 bench-kernels bench-engine gpu-check test test-slow lint wheel clean
+.PHONY: help quickstart smollm2 bench-kernels bench-engine bench-loadgen gpu-check test test-slow lint wheel clean
 
 help:  ## print this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -21,6 +21,9 @@ bench-kernels: $(READY)  ## the kernels beside the torch reference and plain mem
 bench-engine: $(READY)  ## where a decode step's time goes, and what resolve costs (about 3 minutes)
 	$(PY) -m harness.fetch smollm2_135m
 	$(PY) -m harness.engine.bench
+
+bench-loadgen: $(READY)  ## our load generator beside SGLang's, guidellm and aiperf (the first time installs them: 8 GB)
+	$(PY) -m harness.loadgen.bench
 
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json
 	$(PY) -m hisparse_kernels.gpu_check

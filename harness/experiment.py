@@ -40,8 +40,8 @@ class Cell:
 
     @property
     def request(self) -> KVBytes:
-        """Bytes one request of the workload holds."""
-        return Footprint(self.config).request(self.config.workload.input_len + self.config.workload.output_len)
+        """Bytes the longest request of the workload holds."""
+        return Footprint(self.config).request(sum(self.config.workload.longest))
 
     @property
     def capacity(self) -> int:
@@ -106,7 +106,7 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
             (todo if status is None or again else done).append(point)
         refusal = None
         if config.engine.kind.serves:
-            refusal = FullOutput(config).refusal(config.workload.input_len, config.workload.output_len)
+            refusal = FullOutput(config).refusal(*config.workload.longest)
         cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))
     return cells
 

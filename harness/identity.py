@@ -8,8 +8,8 @@ from typing import Any
 
 from harness.schema import Config, EngineKind, to_plain
 
-# What a cell is not: how it is reported, where it runs, how long one waits for it. Its points are told apart by
-# concurrency and repeat; everything else in the config is what was measured, and changing it is another cell.
+# What a cell is not: how it is reported and judged, where it runs, how long one waits for it. Its points are told apart
+# by concurrency and repeat; everything else in the config is what was measured, and changing it is another cell.
 NOT_IDENTITY: dict[str, tuple[str, ...]] = {
     "": ("name", "description", "results_dir", "dry_run", "retry_failed", "grid", "cluster", "tracker"),
     "engine": ("host", "port", "start_timeout_s"),
@@ -20,7 +20,17 @@ NOT_IDENTITY: dict[str, tuple[str, ...]] = {
         "first_token_timeout_s",
         "idle_timeout_s",
         "total_timeout_s",
+        "processes",
         "max_lag_p99_ms",
+        "max_lag_share",
+        "max_cpu_share",
+        "min_completed",
+        "max_failed_share",
+        "max_token_mismatch",
+        "late_after_ms",
+        "slo_ttft_ms",
+        "slo_tpot_ms",
+        "slo_e2el_ms",
     ),
 }
 

@@ -7,27 +7,24 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.cluster import Cluster, ClusterError, LoadgenError, RemoteInstance, RemoteLoadgen, RemoteOffline
 from harness.display import SweepDisplay
-from harness.experiment import Cell, Point, experiment_dir, server_measures
+from harness.experiment import Cell, Point, experiment_dir
 from harness.instances import InstanceError
 from harness.interrupts import shielded
-from harness.loadgen.run import PointLoad, PointResult
+from harness.loads import point_loads, point_row, prompt_source
 from harness.offline import OfflineError
 from harness.records import RequestRecord, ResultRow, Status
-from harness.schema import Config, to_plain, to_yaml
+from harness.schema import to_plain, to_yaml
 from harness.store import clean_partial, write_point
 from harness.sysinfo import machine
 from harness.tracking import Tracker
 from harness.validate import ConfigError
-from harness.weights import weights_folder
-from workloads import Source, make_source
-
-WARMUP_TOKENS = 8  # a warm-up request computes its whole prompt but generates little
+from workloads import Source
 
 
 class Busy(RuntimeError):
@@ -76,13 +73,13 @@ class Sweep:
         feasible = [cell for cell in self.cells if cell.points and not cell.infeasible]
         if feasible:
             cpus = max(cell.config.platform.num_cpus for cell in feasible)
-            with Cluster.open(config.cluster, cpus) as cluster:
+            with Cluster.open(config.cluster, cpus, config.load.processes) as cluster:
                 for cell in feasible:
                     if not cell.config.engine.kind.serves:
                         rows += self._measure_offline(cell, cluster)
                 served = [cell for cell in feasible if cell.config.engine.kind.serves]
                 if served:
-                    with cluster.loadgen() as loadgen:
+                    with cluster.loadgen(config.load.processes) as loadgen:
                         for cell in served:
                             rows += self._run_cell(cell, cluster, loadgen)
         return rows
@@ -112,7 +109,7 @@ class Sweep:
     def _run_cell(self, cell: Cell, cluster: Cluster, loadgen: RemoteLoadgen) -> list[ResultRow]:
         self.display.starting(cell)
         try:
-            source = _source(cell.config)
+            source = prompt_source(cell.config)
         except ValueError as error:  # no such files
             with self._tracked(cell):
                 return self._give_up(cell, cell.points, Status.FAILED, str(error))
@@ -159,7 +156,7 @@ class Sweep:
         requests: list[RequestRecord] = []
         files: dict[str, bytes] = {}
         try:
-            measured, warmup = _loads(cell.config, point, source, instance.url)
+            measured, warmup = point_loads(cell.config, point, source, instance.url)
             if warmup:
                 warm = loadgen.run(warmup)
                 if warm.status is Status.FAILED:
@@ -168,7 +165,7 @@ class Sweep:
             before = instance.stats()
             result = loadgen.run(measured, lambda *now: self.display.running(cell, point, *now))
             requests = result.requests
-            row = _row(cell, point, result, server_measures(instance.stats().since(before)))
+            row = point_row(cell, point, result, instance.stats().since(before))
             if cell.config.trace.record:
                 files = {"selections.trace": trace} if (trace := instance.selection_trace()) else {}
             log = instance.new_log()
@@ -199,42 +196,6 @@ class Sweep:
         for point, row in zip(points, rows, strict=True):
             self._keep(cell, point, row, [], {"driver": machine()}, log)
         return rows
-
-
-def _source(config: Config) -> Source:
-    folder = weights_folder(config.model.weights)
-    tokenizer = folder / "tokenizer.json" if folder else None
-    return make_source(config.workload, vocab_size=config.model.vocab_size, tokenizer_file=tokenizer)
-
-
-def _loads(config: Config, point: Point, source: Source, url: str) -> tuple[PointLoad, PointLoad | None]:
-    """The measured requests, and the warm-up ones before them (None without)."""
-    where = {"concurrency": point.concurrency, "repeat": point.repeat}
-    measured = PointLoad(
-        base_url=url,
-        model=config.model.name,
-        prompts=source.prompts(point.num_requests, phase="measured", **where),
-        concurrency=point.concurrency,
-        load=config.load,
-        temperature=config.workload.temperature,
-        ignore_eos=not config.workload.stop_on_eos,
-    )
-    count = config.load.warmup_requests
-    if not count:
-        return measured, None
-    prompts = source.prompts(count, phase="warmup", **where)
-    short = [replace(p, output_len=min(p.output_len, WARMUP_TOKENS)) for p in prompts]
-    return measured, replace(measured, prompts=short, concurrency=min(count, point.concurrency))
-
-
-def _row(cell: Cell, point: Point, result: PointResult, server: dict[str, float | int | None]) -> ResultRow:
-    return cell.row(
-        point,
-        result.status,
-        result.reason,
-        count_source=result.count_source,
-        measures={**result.measures, **server},
-    )
 
 
 def _last_words(instance: RemoteInstance) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from operator import attrgetter
 
+from harness.load_rules import load_problems, workload_problems
 from harness.model_rules import complete_selector, model_problem
 from harness.replay_rules import check_replay, complete_from_trace
 from harness.schema import (
@@ -63,8 +65,13 @@ AT_LEAST_ONE = (  # or null
     "workload.input_len",
     "workload.output_len",
     "replay.tokens",
+    "workload.max_input_len",
+    "workload.max_output_len",
     "load.repeats",
+    "load.num_requests",
     "load.requests_per_worker",
+    "load.processes",
+    "platform.num_devices",
 )
 AT_LEAST_ZERO = (
     "model.seed",
@@ -83,8 +90,14 @@ AT_LEAST_ZERO = (
     "workload.locality.fast_weight",
     "workload.locality.fast_rho",
     "workload.locality.noise_weight",
+    "workload.input_spread",
+    "workload.output_spread",
     "load.warmup_requests",
     "load.stagger_s",
+    "load.min_completed",
+    "load.max_failed_share",
+    "load.max_token_mismatch",
+    "load.late_after_ms",
 )
 ABOVE_ZERO = (
     "model.rope_theta",
@@ -99,6 +112,16 @@ ABOVE_ZERO = (
     "load.idle_timeout_s",
     "load.total_timeout_s",
     "load.max_lag_p99_ms",
+    "load.max_lag_share",
+    "load.max_cpu_share",
+    "load.max_seconds",
+    "load.request_rate",
+    "load.burstiness",
+    "load.slowdown",
+    "load.slo_ttft_ms",
+    "load.slo_tpot_ms",
+    "load.slo_e2el_ms",
+    "workload.length_scale",
     "cluster.loadgen_cpus",
     "cluster.ready_timeout_s",
 )
@@ -262,16 +285,7 @@ def _check_workload(config: Config) -> None:
     work = config.workload
     if work.temperature > MAX_TEMPERATURE:
         raise ConfigError(f"workload.temperature={work.temperature} must be at most {MAX_TEMPERATURE:g}")
-    if work.input_len + work.output_len > config.context_len:
-        raise ConfigError(
-            f"workload.input_len={work.input_len} + workload.output_len={work.output_len} is longer than "
-            f"engine.context_len={config.context_len}"
-        )
-    if work.kind is WorkloadKind.text_files and config.model.weights == "random":
-        raise ConfigError(
-            f"workload=text_files needs a tokenizer, which model={config.model.name} has not; "
-            "choose workload=random_ids"
-        )
+    _refuse_first(workload_problems(config))
 
 
 def _check_offline(config: Config) -> None:
@@ -312,20 +326,12 @@ def _check_offline(config: Config) -> None:
 
 
 def _check_load(config: Config) -> None:
-    load = config.load
-    if not load.concurrencies or any(c < 1 for c in load.concurrencies):
-        raise ConfigError(f"load.concurrencies={load.concurrencies} must list values of at least 1")
-    if len(set(load.concurrencies)) < len(load.concurrencies):
-        raise ConfigError(f"load.concurrencies={load.concurrencies} names a value twice")
-    if (load.num_requests is None) == (load.requests_per_worker is None):
-        raise ConfigError(
-            "set exactly one of load.num_requests (N) and load.requests_per_worker (N / concurrency), the other to null"
-        )
-    if load.num_requests is not None and load.num_requests < max(load.concurrencies):
-        raise ConfigError(
-            f"load.num_requests={load.num_requests} is below load.concurrencies={max(load.concurrencies)}, "
-            "which it could never reach"
-        )
+    _refuse_first(load_problems(config))
+
+
+def _refuse_first(problems: Iterator[str]) -> None:
+    for problem in problems:
+        raise ConfigError(problem)
 
 
 def _check_trace(config: Config) -> None:
@@ -339,7 +345,7 @@ def _drop_unused(config: Config) -> None:
         config.selector.page_size = SelectorConfig().page_size
     if config.selector.kind is not SelectorKind.window:
         config.selector.sink = SelectorConfig().sink
-    if config.workload.kind is not WorkloadKind.text_files:
+    if config.workload.kind is WorkloadKind.random_ids:
         config.workload.files = []
     if config.workload.kind is not WorkloadKind.selections:
         config.workload.miss_rate = None

@@ -84,7 +84,12 @@ def test_with_room_for_every_word_it_is_the_policy_itself(life, tokens):
             n = 600 + step * tokens + token
             selection = selections(case, [n], g, distinct=True)
             slots, plan = avsg.match(
-                selection, torch.tensor([0]), torch.tensor([n]).int(), state, avsg.Settings(life), first_token=token == 0
+                selection,
+                torch.tensor([0]),
+                torch.tensor([n]).int(),
+                state,
+                avsg.Settings(life),
+                first_token=token == 0,
             )
             wanted = [p for p in selection[0].tolist() if 0 <= p < n - 1]
             expected, misses = model.token(wanted, token == 0)
