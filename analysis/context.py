@@ -13,14 +13,12 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from analysis import labels
-from analysis.figures import STYLE
+from analysis.canvas import NUMBERS, STYLE
 from analysis.frame import Group, Series
 from analysis.table import Table
-
-_NUMBERS = FuncFormatter(lambda value, _: f"{value:,g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +136,8 @@ def _draw(axes: Axes, family: Family) -> None:
     axes.set_xlim(contexts[0] / 1.3, contexts[-1] * 1.3)
     axes.xaxis.set_major_locator(FixedLocator(contexts))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(_NUMBERS)
-    axes.yaxis.set_major_formatter(_NUMBERS)
+    axes.xaxis.set_major_formatter(NUMBERS)
+    axes.yaxis.set_major_formatter(NUMBERS)
     axes.set_ylim(0, 1.18 * max(peak.high for peak in family.peaks))
     axes.set_xlabel("Context (tokens, prompt and output)")
     axes.set_ylabel("Peak output throughput (tokens/s)")

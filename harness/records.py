@@ -195,7 +195,13 @@ REPLAY_MEASURES = (  # of selections replayed under a policy (engine=replay), be
     "replayed_selections",  # selected positions that were looked up, all requests, layers and steps together
     "selections_per_s",  # of them, in a second of one core's time; making or reading the selections is not counted
 )
-MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES + REPLAY_MEASURES
+QUALITY_MEASURES = (  # of a text's own next tokens, given all before them (engine=quality)
+    "perplexity",
+    "dense_perplexity",  # of the same tokens with full attention
+    "agreement",  # share of tokens for which the likeliest next one is full attention's too, 0 to 1
+    "scored_tokens",
+)
+MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES + REPLAY_MEASURES + QUALITY_MEASURES
 
 
 @dataclass(kw_only=True, slots=True)

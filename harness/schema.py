@@ -107,6 +107,7 @@ class EngineKind(Enum):
     native = "native"
     kernels = "kernels"
     replay = "replay"
+    quality = "quality"
 
     @property
     def serves(self) -> bool:

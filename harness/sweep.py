@@ -8,6 +8,7 @@ import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,9 @@ class Sweep:
         if feasible:
             cpus = max(cell.config.platform.num_cpus for cell in feasible)
             with Cluster.open(config.cluster, cpus, config.load.processes) as cluster:
-                for cell in feasible:
-                    if not cell.config.engine.kind.serves:
-                        rows += self._measure_offline(cell, cluster)
+                offline = [cell for cell in feasible if not cell.config.engine.kind.serves]
+                for _, alike in groupby(offline, key=lambda cell: to_plain(cell.config)["platform"]):
+                    rows += self._measure_offline(list(alike), cluster)
                 served = [cell for cell in feasible if cell.config.engine.kind.serves]
                 if served:
                     with cluster.loadgen(config.load.processes) as loadgen:
@@ -84,13 +85,15 @@ class Sweep:
                             rows += self._run_cell(cell, cluster, loadgen)
         return rows
 
-    def _measure_offline(self, cell: Cell, cluster: Cluster) -> list[ResultRow]:
-        """The points of a cell that serves nothing; one that cannot be measured does not keep the others from it."""
+    def _measure_offline(self, cells: list[Cell], cluster: Cluster) -> list[ResultRow]:
+        """The points of cells that serve nothing, in one process, which may keep what they have in common; one that
+        cannot be measured does not keep the others from it."""
         rows = []
-        self.display.starting(cell)
-        with self._tracked(cell), cluster.offline(cell.config) as remote:
-            for point in cell.points:
-                rows.append(self._measure_point(cell, point, remote))
+        with cluster.offline(cells[0].config) as remote:
+            for cell in cells:
+                self.display.starting(cell)
+                with self._tracked(cell):
+                    rows += [self._measure_point(cell, point, remote) for point in cell.points]
         return rows
 
     def _measure_point(self, cell: Cell, point: Point, remote: RemoteOffline) -> ResultRow:

@@ -291,6 +291,9 @@ def _check_workload(config: Config) -> None:
 def _check_offline(config: Config) -> None:
     """What goes with an engine that serves nothing, and nowhere else."""
     work, kind = config.workload, config.engine.kind
+    if kind is EngineKind.quality:
+        _check_quality(config)
+        return
     if kind.serves != work.kind.sends_requests:
         fit = [k.value for k in WorkloadKind if k.sends_requests == kind.serves]
         raise ConfigError(
@@ -323,6 +326,21 @@ def _check_offline(config: Config) -> None:
             f"workload.input_len={work.input_len} positions leave too few outside a cache of {slots} slots: "
             f"at least {needed} are needed"
         )
+
+
+def _check_quality(config: Config) -> None:
+    if config.workload.kind is not WorkloadKind.text_files:
+        raise ConfigError(
+            f"workload={config.workload.kind.value} is no text that a model could be right about: engine=quality takes "
+            "workload=text_files"
+        )
+    if config.selector.kind in (SelectorKind.dsa, SelectorKind.nsa):
+        raise ConfigError(
+            f"selector={config.selector.kind.value} is part of its model, not a choice: engine=quality takes dense, "
+            "quest, exact_topk and window"
+        )
+    if not config.offload.system.outputs_valid:
+        raise ConfigError(f"offload={config.offload.system.value} has no valid outputs: engine=quality judges them")
 
 
 def _check_load(config: Config) -> None:

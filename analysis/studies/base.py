@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
-from analysis.tables import Table
+from analysis.table import Table
 
 
 @dataclass(frozen=True, slots=True)

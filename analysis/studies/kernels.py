@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from analysis import labels, published
 from analysis.canvas import NUMBERS, STYLE
 from analysis.studies.base import Plot, Study
-from analysis.tables import Table
+from analysis.table import Table
 
 PARTS = {  # measure -> words, colour, marker, line
     "io_us": ("IO (record copies)", "#0072B2", "o", "-"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.offline.base import Measurement
 from harness.offline.kernels import measure_kernels
+from harness.offline.quality import measure_quality
 from harness.offline.replay import measure_replay
 from harness.schema import Config, EngineKind
 
@@ -15,5 +16,7 @@ def measure(config: Config, concurrency: int, repeat: int) -> Measurement:
     """
     if config.engine.kind is EngineKind.replay:
         return measure_replay(config, concurrency, repeat)
+    if config.engine.kind is EngineKind.quality:
+        return Measurement(measure_quality(config, concurrency, repeat))
     assert config.engine.kind is EngineKind.kernels, config.engine.kind
     return Measurement(measure_kernels(config, concurrency))

@@ -93,8 +93,8 @@ def append(
     device = cache.device
     kernels = kernels_for(device.type)
     state = slot_positions, lru_order, cache
-    on_cpu = kernels is not None and device.type == "cpu"
-    if on_cpu and kernels.module.append(records, rows, seq_lens, *state, *_how(kernels)):
+    on_cpu = device.type == "cpu"
+    if kernels is not None and on_cpu and kernels.module.append(records, rows, seq_lens, *state, *_how(kernels)):
         return
     # else: not as it must be; the checks say why, or make the inputs contiguous
     check_dims("cache", cache, 3)

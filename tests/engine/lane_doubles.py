@@ -10,11 +10,24 @@ from harness.engine.kv.link import Link
 from harness.schema import LinkConfig
 
 
+class Clock:
+    """Stands in for the `time` module: time passes when somebody sleeps or computes, and by nothing else."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 class LazyLanes(Lanes):
     """Copies happen when somebody needs them, never before."""
 
-    def __init__(self) -> None:
-        super().__init__(Link(LinkConfig()))
+    def __init__(self, link: LinkConfig | None = None) -> None:
+        super().__init__(Link(link or LinkConfig()))
 
     def _hand_over(self, transfer: Transfer) -> None:
         """Nobody comes first."""

@@ -11,6 +11,7 @@ import weakref
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lane_doubles import Clock
 
 from harness.engine.kv import link as link_module
 from harness.engine.kv.lanes import Lane, Lanes, Transfer
@@ -18,19 +19,6 @@ from harness.engine.kv.link import Link
 from harness.schema import LinkConfig
 
 SIDE = (Lane.prefetch, Lane.staging, Lane.write_through)
-
-
-class Clock:
-    """Stands in for the `time` module of the link."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 @given(

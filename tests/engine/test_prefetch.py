@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import torch
 from engine_cells import Driver, Probe, cell_of, random_requests, run_lockstep
-from lane_doubles import LazyLanes, RandomLanes, with_lanes
+from lane_doubles import Clock, LazyLanes, RandomLanes, with_lanes
 from torch import Tensor
 
+from harness.engine.kv import hierarchy, lanes, link
 from harness.engine.kv.hisparse import HiSparse
 from harness.engine.kv.lanes import Lane, Lanes, Transfer
 from harness.engine.kv.prefetch import ExactPrefetch, SpeculativePrefetch
@@ -154,6 +155,49 @@ def test_shared_layers_follow_their_anchor_in_lockstep() -> None:
         for i in run.advance(plan):
             for probe in (sync, exact):
                 probe.executor.remove(i)
+
+
+def exposed_seconds(system: str, compute_s: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float, Probe, int]:
+    """Decode's waiting when each layer computes for so long and the link carries 100 records a second, in virtual
+    time; the executor, and how many demand transfers there were."""
+    clock = Clock()
+    for module in (hierarchy, lanes, link):
+        monkeypatch.setattr(module, "time", clock)
+    probe = Probe(config_of(system, *SHARING))
+    rate = 100 * probe.kv.footprint.record_bytes
+    kv = with_lanes(probe.kv, LazyLanes(LinkConfig(bandwidth=rate, latency_us=1000.0)))
+    append, submit, demands = kv.append, kv.lanes.submit, list[int]()
+
+    def computed(layer: int, records: Tensor) -> None:
+        clock.now += compute_s
+        append(layer, records)
+
+    def counted(lane: Lane, copy: Callable[[], object], num_bytes: int) -> Transfer:
+        if lane is Lane.demand:
+            demands.append(num_bytes)
+        return submit(lane, copy, num_bytes)
+
+    kv.append, kv.lanes.submit = computed, counted  # type: ignore[method-assign]
+    run_lockstep({system: probe}, driver(3, [(0, 90, 30), (0, 60, 30), (0, 120, 30)]))
+    return kv.counters.exposed_io_seconds, probe, len(demands)
+
+
+def test_prefetch_hides_what_fits_between_the_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With time enough between layers all but the anchors' own misses; with none, the link is what it is."""
+    waited: dict[tuple[str, float], float] = {}
+    for system in ("hisparse_sync", "hisparse_prefetch", "no_io_oracle"):
+        for compute_s in (0.0, 0.05, 10.0):
+            seconds, probe, transfers = exposed_seconds(system, compute_s, monkeypatch)
+            waited[system, compute_s] = seconds
+            if compute_s == 10.0:  # nothing else is on the link: exactly the transfers that a layer waits for
+                records = moved(probe, Lane.demand) / probe.kv.footprint.record_bytes
+                assert seconds == pytest.approx(records / 100 + transfers * 1e-3)
+    for compute_s in (0.0, 0.05, 10.0):
+        assert waited["no_io_oracle", compute_s] == 0
+        assert 0 < waited["hisparse_prefetch", compute_s] < waited["hisparse_sync", compute_s]
+    hidden = {c: 1 - waited["hisparse_prefetch", c] / waited["hisparse_sync", c] for c in (0.0, 0.05, 10.0)}
+    assert hidden[0.0] < hidden[0.05] < hidden[10.0]
+    assert hidden[10.0] == pytest.approx(0.5, abs=0.05)  # 3 of 6 layers are anchors
 
 
 def replays_into_the_next_layer(kv: HiSparse) -> None:

@@ -43,6 +43,7 @@ class FetchAll(Hierarchy):
         if len(index):
             self._settle_written(plan)
             self.counters.exposed_io_seconds += self._wait(self._fetch(Lane.demand, layer, plan))
+        self._resolved(layer)
         place = torch.where(newest, self.num_slots, torch.arange(selection.shape[1]))
         flat = batch.rows.unsqueeze(1) * (self.num_slots + 1) + place
         return torch.where(chosen, flat, -1).to(torch.int32)

@@ -110,8 +110,11 @@ class Hierarchy(KVSide):
         )  # flat, where each new record goes on the device
 
     def write_through(self, layer: int, records: Tensor) -> None:
-        """Send the new records [n, W] of a layer to the host pool; all layers' go together, after the last."""
+        """Have the new records [n, W] of a layer sent to the host pool, with those of the step's other layers."""
         self._fresh.append(records)
+
+    def _resolved(self, layer: int) -> None:
+        """A layer's fetches are on the link: after those of the last, the step's new records follow."""
         if layer == self.num_layers - 1:
             fresh, pool, index = self._fresh, self.host.records, self._newest
 

@@ -26,6 +26,7 @@ class HiSparse(Hierarchy):
         shape = (len(kept), self.num_rows, self.num_slots)
         self.slot_positions = torch.empty(shape, dtype=torch.int32)  # written by load_row at admission
         self.lru_order = torch.empty(shape, dtype=torch.int32)
+        self._layers = [(self.slot_positions[state], self.lru_order[state]) for state in self._state]  # views
         self._moves_bytes = config.offload.system is not OffloadSystem.no_io_oracle
         self._starts_empty = config.offload.cold_start is ColdStart.empty
         self._looked_up: list[tuple[int, Tensor]] = []  # of this step: (layers that use it, selection [n, k])
@@ -74,6 +75,7 @@ class HiSparse(Hierarchy):
         if len(plan.rows) and self._moves_bytes:
             self._settle_written(plan)
             self.counters.exposed_io_seconds += self._wait(self._fetch(Lane.demand, layer, plan))
+        self._resolved(layer)
         return slots
 
     def finish_decode(self) -> None:
@@ -116,20 +118,17 @@ class HiSparse(Hierarchy):
             records,
             self._batch.growing,
             self._batch.seq_lens,
-            self.slot_positions[self._state[layer]],
-            self.lru_order[self._state[layer]],
+            *self._layers[layer],
             self.cache[layer],
         )
 
     def _match(self, layer: int, selection: Tensor, layers: int = 1) -> tuple[Tensor, Plan]:
         """Slots of a selection and its misses, counted for as many layers as use them."""
-        state = self._state[layer]
         slots, plan = kernels.match(
             selection,
             self._batch.rows,
             self._batch.seq_lens,
-            self.slot_positions[state],
-            self.lru_order[state],
+            *self._layers[layer],
             checked=False,  # selectors are of this project; the tests run them through the check
         )
         self._looked_up.append((layers, selection))

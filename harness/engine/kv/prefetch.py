@@ -45,6 +45,7 @@ class ExactPrefetch(HiSparse):
             demand = self._fetch(Lane.demand, layer, plan)  # first on the link: this layer waits for it now
             self._ahead |= {at: self._fetch(Lane.prefetch, at, plan) for at in shared}
             self.counters.exposed_io_seconds += self._wait(demand)
+        self._resolved(layer)
         return slots
 
     def resolve_shared(self, layer: int, anchor: int, selection: Tensor) -> Tensor:
@@ -53,6 +54,7 @@ class ExactPrefetch(HiSparse):
         ahead = self._ahead.pop(layer, None)
         if ahead is not None:
             self.counters.exposed_io_seconds += self._wait(ahead)
+        self._resolved(layer)
         return self._slots[anchor]
 
     def _append(self, layer: int, records: Tensor) -> None:
@@ -93,6 +95,7 @@ class SpeculativePrefetch(HiSparse):
             needed.append(self._fetch(Lane.demand, layer, plan))
         self._ahead = self._hint(layer + 1, selection) if layer + 1 < self.num_layers else None
         self.counters.exposed_io_seconds += self._wait(*needed)
+        self._resolved(layer)
         return slots
 
     def _hint(self, layer: int, selection: Tensor) -> Transfer | None:
