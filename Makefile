@@ -4,7 +4,7 @@ PY := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smollm2 bench-kernels gpu-check test test-slow lint wheel clean
+.PHONY: help quickstart smollm2 bench-kernels bench-replay gpu-check test test-slow lint wheel clean
 
 help:  ## print this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -17,6 +17,9 @@ smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the sa
 
 bench-kernels: $(READY)  ## the kernels beside the torch reference and plain memcpy (about 2 minutes)
 	$(PY) -m hisparse_kernels.bench
+
+bench-replay: $(READY)  ## replay of selection streams, policy by policy, beside libcachesim (about 2 minutes)
+	$(PY) -m workloads.replay.bench --figure6
 
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json
 	$(PY) -m hisparse_kernels.gpu_check

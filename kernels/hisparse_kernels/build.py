@@ -116,9 +116,7 @@ def cuda_resources(architecture: str, folder: Path) -> list[Resources]:
     found = []
     for source in _FILES["cuda"]:
         output = folder / f"{source.stem}-{architecture}.cubin"
-        result = subprocess.run(
-            [*command, str(source), "-o", str(output)], capture_output=True, text=True, check=False
-        )
+        result = subprocess.run([*command, str(source), "-o", str(output)], capture_output=True, text=True, check=False)
         if result.returncode:
             raise BuildUnavailable(_first_error(result.stdout + result.stderr))
         found += _parse_resources(result.stderr)

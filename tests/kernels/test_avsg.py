@@ -84,7 +84,12 @@ def test_with_room_for_every_word_it_is_the_policy_itself(life, tokens):
             n = 600 + step * tokens + token
             selection = selections(case, [n], g, distinct=True)
             slots, plan = avsg.match(
-                selection, torch.tensor([0]), torch.tensor([n]).int(), state, avsg.Settings(life), first_token=token == 0
+                selection,
+                torch.tensor([0]),
+                torch.tensor([n]).int(),
+                state,
+                avsg.Settings(life),
+                first_token=token == 0,
             )
             wanted = [p for p in selection[0].tolist() if 0 <= p < n - 1]
             expected, misses = model.token(wanted, token == 0)
@@ -221,6 +226,6 @@ def test_refusals(make, message):
         make()
 
 
-def _match(k=4, length=50, dtype=torch.int32, settings=avsg.Settings()):  # noqa: B008
+def _match(k=4, length=50, dtype=torch.int32, settings=avsg.DEFAULTS):
     lens = torch.tensor([length], dtype=torch.int32)
     return avsg.match(torch.arange(k, dtype=dtype)[None], torch.tensor([0]), lens, avsg.new_state(1, 8), settings)
