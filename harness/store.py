@@ -1,9 +1,9 @@
 """Results on disk, which are the truth: one folder per point, written whole or not at all.
 
 `<results_dir>/<experiment>/<cell_id>/c<C>-r<repeat>/` holds `config.yaml`, `result.json` (the flat row),
-`requests.parquet` (one line per request), `server.log`, `env.json` and, with `trace.record`, `selections.trace`.
-A folder under its final name is complete; one that is being written has a hidden name ending in `.partial`, which
-every reader ignores.
+`requests.parquet` (one line per request), `server.log` and `env.json`; with `trace.record` also `selections.trace`,
+and for engine=replay `steps.parquet` (one line per decode step). A folder under its final name is complete; one that
+is being written has a hidden name ending in `.partial`, which every reader ignores.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def study(rows: pd.DataFrame) -> Study:
 
 def _comparisons(cache: Cache) -> Iterator[replay_plots.Comparison]:
     """What the papers say of this cache on this workload."""
-    if cache.workload == "glm51_longbench":
+    if cache.workload == "glm51_longbench" and cache.tokens == 1 and cache.as_long_as_published:
         for value in _published("fig6", "hisparse", f"{cache.policy}_B{cache.slots}"):
             yield replay_plots.Comparison(f"miss rate, {cache.words}", cache.miss_rate, value, cache.colour)
     if cache.workload == "glm53_agent":

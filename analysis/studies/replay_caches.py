@@ -59,6 +59,11 @@ class Cache:
         return f"{self.name}, B={self.slots:,}"
 
     @property
+    def as_long_as_published(self) -> bool:
+        """Figure 6's means are over this many steps; over fewer, filling the cache weighs more."""
+        return len(self.per_step) == 1000
+
+    @property
     def curve(self) -> tuple[object, ...]:
         """Caches that differ in B only are points of one curve."""
         return (self.policy, self.tokens, self.empty, self.parameters)

@@ -155,7 +155,7 @@ def _by_use(caches: list[Cache]) -> list[int]:
 
 def _paper(cache: Cache) -> float | None:
     """The miss rate that figure 6 gives for a cache of its workload."""
-    if cache.workload != "glm51_longbench" or cache.tokens > 1:
+    if cache.workload != "glm51_longbench" or cache.tokens > 1 or not cache.as_long_as_published:
         return None
     table = published.rows("fig6")
     mine = table[table["system"] == f"{cache.policy}_B{cache.slots}"]

@@ -33,6 +33,9 @@ class Settings(NamedTuple):
     probes: int = 8
 
 
+DEFAULTS = Settings()
+
+
 class State(NamedTuple):
     """The caches of R rows with B slots each; updated in place."""
 
@@ -61,7 +64,7 @@ def match(
     rows: Tensor,
     seq_lens: Tensor,
     state: State,
-    settings: Settings = Settings(),  # noqa: B008: immutable
+    settings: Settings = DEFAULTS,
     *,
     first_token: bool = True,
 ) -> tuple[Tensor, Plan]:
@@ -100,7 +103,7 @@ def resolve(
     host: Tensor,
     page_table: Tensor,
     page_size: int,
-    settings: Settings = Settings(),  # noqa: B008: immutable
+    settings: Settings = DEFAULTS,
 ) -> tuple[Tensor, Plan]:
     """`match`, then the copies of `ops.replay`, divided evenly over all workers by the batch's misses."""
     slots, plan = match(selection, rows, seq_lens, state, settings)
@@ -117,7 +120,7 @@ def resolve_tokens(
     host: Tensor,
     page_table: Tensor,
     page_size: int,
-    settings: Settings = Settings(),  # noqa: B008: immutable
+    settings: Settings = DEFAULTS,
 ) -> tuple[Tensor, Plan]:
     """Resolve the T tokens of one step in order in a shared cache, then fetch the misses of all at once.
 
@@ -142,8 +145,8 @@ def resolve_tokens(
         found = match(selection[:, token].contiguous(), rows, beyond, state, settings, first_token=token == 0)
         slots[:, token] = found[0]
         plans.append(found[1])
-    lists = (torch.cat([plan[field] for plan in plans]) for field in range(3))
-    plan = Plan(*lists, per_row=torch.stack([plan.per_row for plan in plans]).sum(0))
+    where, at, positions, per_row = (torch.cat(lists) for lists in zip(*plans, strict=True))
+    plan = Plan(where, at, positions, per_row.view(tokens, n).sum(0))
     ops.replay(plan, cache, host, page_table, page_size)
     return slots, plan
 

@@ -24,6 +24,7 @@ def write(
     workload: str = "glm51_longbench",
     tokens: int = 1,
     empty: bool = False,
+    length: int = 1000,
     status: Status = Status.OK,
 ) -> None:
     row = ResultRow(
@@ -38,7 +39,7 @@ def write(
         cache_slots=slots,
         workload=workload,
         input_len=100_384,
-        output_len=100,
+        output_len=length,
         concurrency=1,
         num_requests=1,
         repeat=0,
@@ -55,7 +56,9 @@ def write(
             "selections_per_s": 5e7,
         },
     )
-    steps = store.encode_steps({"step": range(100), "miss_rate": np.full(100, rate).tolist(), "sequences": [1] * 100})
+    steps = store.encode_steps(
+        {"step": range(length), "miss_rate": np.full(length, rate).tolist(), "sequences": [1] * length}
+    )
     config = f"replay: {{empty: {str(empty).lower()}, parameters: []}}\n"
     store.write_point(folder, row, [], config_yaml=config, env={}, server_log="", files={store.STEPS_FILE: steps})
 
@@ -131,3 +134,9 @@ def test_workloads_are_drawn_apart(tmp_path: Path) -> None:
     names = {path.stem for path in draw(tmp_path / "grid").figures}
     assert names >= {"hit_rate_by_slots-mine", "hit_rate_by_slots-glm51_longbench", "published-glm51_longbench"}
     assert "published-mine" not in names
+
+
+def test_a_shorter_replay_is_not_held_against_the_papers_means(tmp_path: Path) -> None:
+    write(tmp_path / "short", "lru", 4096, 0.2, length=100)
+    assert {path.stem for path in draw(tmp_path / "short").figures} == {"miss_rate_per_step"}
+    assert "paper" not in shown(tmp_path / "short")

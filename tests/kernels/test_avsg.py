@@ -226,6 +226,6 @@ def test_refusals(make, message):
         make()
 
 
-def _match(k=4, length=50, dtype=torch.int32, settings=avsg.Settings()):  # noqa: B008
+def _match(k=4, length=50, dtype=torch.int32, settings=avsg.DEFAULTS):
     lens = torch.tensor([length], dtype=torch.int32)
     return avsg.match(torch.arange(k, dtype=dtype)[None], torch.tensor([0]), lens, avsg.new_state(1, 8), settings)

@@ -89,10 +89,11 @@ class Lane:
             raise ValueError(f"{what} selected positions do not fit cache_slots={self.config.cache_slots}")
         if not rows:
             return positions, seq_lens
-        self._check_lengths(seq_lens)
-        if (positions >= seq_lens[:, None]).any():
-            row, j = np.argwhere(positions >= seq_lens[:, None])[0]
+        outside = native().first_outside(positions, seq_lens)
+        if outside >= 0:
+            row, j = divmod(outside, k)
             raise ValueError(f"positions[{row}, {j}] = {positions[row, j]} is not below seq_len {seq_lens[row]}")
+        self._check_lengths(seq_lens)
         self._rows += rows
         return positions, seq_lens
 

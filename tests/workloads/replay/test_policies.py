@@ -1,5 +1,7 @@
 """One suite for every replacement policy: equal to a slow model of it, and what holds for all of them."""
 
+import itertools
+
 import hisparse_kernels as hk
 import numpy as np
 import pytest
@@ -108,7 +110,7 @@ def test_a_cache_of_everything_misses_each_position_once(policy, s):
 def test_blocks_make_no_difference(policy, s, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(s.positions)), max_size=4)))
     edges = [0, *cuts, len(s.positions)]
-    blocks = [(s.positions[a:b], s.seq_lens[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    blocks = [(s.positions[a:b], s.seq_lens[a:b]) for a, b in itertools.pairwise(edges)]
     config = ReplayConfig(policy, s.slots, seed=5, tail=s.tail, tokens=s.tokens)
     for got, want in zip(replay_stream(blocks, [config])[0], replayed(s, policy, seed=5), strict=True):
         assert got.tolist() == want.tolist()

@@ -95,6 +95,21 @@ void feed(int64_t handle, TensorView positions, TensorView seq_lens, TensorView 
   lane_of(handle)->feed(positions, seq_lens, ints(selected), ints(misses));
 }
 
+// The index of the first position that is not below its row's context length; -1 if there is none.
+int64_t first_outside(TensorView positions, TensorView seq_lens) {
+  const int64_t rows = positions.size(0), k = positions.size(1);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t* const row = ints(positions) + r * k;
+    const int32_t length = ints(seq_lens)[r];
+    bool outside = false;
+    for (int64_t j = 0; j < k; ++j) outside |= row[j] >= length;
+    for (int64_t j = 0; outside && j < k; ++j) {
+      if (row[j] >= length) return r * k + j;
+    }
+  }
+  return -1;
+}
+
 int64_t contents(int64_t handle, TensorView out) { return lane_of(handle)->contents(ints(out)); }
 
 void destroy(int64_t handle) { delete lane_of(handle); }
@@ -109,6 +124,7 @@ void belady(TensorView positions, TensorView seq_lens, int64_t slots, int64_t to
 
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(create, replay::create);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(feed, replay::feed);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(first_outside, replay::first_outside);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(contents, replay::contents);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(destroy, replay::destroy);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(belady, replay::belady);
