@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
@@ -36,7 +38,10 @@ def study(rows: pd.DataFrame) -> Study:
     return Study(
         title=f"Quality of {model} by selector and k",
         plots=_plots(points, model),
-        tables=[("Agreement with full attention, and perplexity", _table(points))],
+        tables=[
+            ("Next-token agreement with full attention", _table(points, "agreement", labels.percent)),
+            ("Perplexity", _table(points, "perplexity", lambda value: f"{value:.3f}")),
+        ],
         notes=[_scored(rows), *_same(points)],
         terms=_TERMS,
     )
@@ -99,19 +104,15 @@ def _panel(axes: Axes, points: pd.DataFrame, words: str) -> None:
     sns.despine(ax=axes)
 
 
-def _table(points: pd.DataFrame) -> Table:
-    """A row for each selector and offload system, a column for each k: agreement and perplexity."""
+def _table(points: pd.DataFrame, measure: str, shown: Callable[[float], str]) -> Table:
+    """A row for each selector and offload system, a column for each k."""
+
+    def cell(point: pd.DataFrame) -> str:
+        return "" if point.empty else shown(point[measure].iloc[0])
+
     ks = sorted({int(k) for k in points["top_k"].dropna()})
-    rows = [["dense", _FULL_KV, "", *[""] * len(ks)]]
-    rows[0][2] = _cell(points[points["selector"] == "dense"])
+    rows = [["dense", _FULL_KV, cell(points[points["selector"] == "dense"]), *[""] * len(ks)]]
     for (selector, offload), mine in points[points["selector"] != "dense"].groupby(["selector", "offload"]):
-        cells = [_cell(mine[mine["top_k"] == k]) for k in ks]
-        rows.append([str(selector), str(offload), "", *cells])
+        rows.append([str(selector), str(offload), "", *(cell(mine[mine["top_k"] == k]) for k in ks)])
     headers = [("selector", ""), ("offload", ""), ("all", ""), *((f"k={k:,}", "") for k in ks)]
     return Table(headers, rows, left=2)
-
-
-def _cell(point: pd.DataFrame) -> str:
-    if point.empty:
-        return ""
-    return f"{labels.percent(point['agreement'].iloc[0])} {point['perplexity'].iloc[0]:.3f}"
