@@ -30,10 +30,10 @@ class AvsgCase:
 def avsg_battery() -> list[AvsgCase]:
     """Cases that together touch every phase."""
     return [
-        AvsgCase(8, 8, [30, 200], 30, 1, buckets=2, probes=0),
-        AvsgCase(300, 70, [900, 5000], 12, 2, tokens=4, buckets=512),
-        AvsgCase(700, 650, [2000], 8, 3, buckets=1024, life=2),
-        AvsgCase(96, 24, [400_000] * 3, 25, 4, tokens=3, buckets=128, spread=0.001),
+        AvsgCase(8, 8, [30, 200], 15, 1, buckets=2, probes=0),
+        AvsgCase(300, 70, [900, 5000], 5, 2, tokens=4, buckets=512),
+        AvsgCase(700, 650, [2000], 5, 3, buckets=1024, life=2),
+        AvsgCase(96, 24, [400_000] * 2, 8, 4, tokens=3, buckets=128, spread=0.001),
     ]
 
 
