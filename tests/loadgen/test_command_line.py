@@ -135,6 +135,8 @@ def test_flags_become_the_pace():
     gamma = load_config(parsed("--request-rate", "3", "--burstiness", "0.5"))
     assert (gamma.arrivals, gamma.burstiness) == (ArrivalKind.gamma, 0.5)
     assert load_config(parsed("--request-rate", "3", "--constant-rate")).arrivals is ArrivalKind.constant
+    theirs = parsed("--dataset-name", "random-ids", "--num-warmups", "3")
+    assert (theirs.dataset_name, theirs.warmup_requests) == ("random", 3)
     assert load_config(parsed("--goodput", "ttft:9", "e2el:100")).slo_e2el_ms == 100
 
 
