@@ -38,7 +38,6 @@ class Panel:
     needs: tuple[str, ...]
     draw: Callable[[Axes, Group], None]
     labels_points: bool = False
-    in_overview: bool = True
 
     def has_data(self, group: Group) -> bool:
         return not group.points.dropna(subset=list(self.needs)).empty
@@ -125,13 +124,18 @@ def _running_ticks(group: Group) -> list[float]:
     return sorted(kept)
 
 
-_PARETO = ("output_throughput_per_user", "output_throughput_per_device")
 PANELS = (
     Panel("throughput", "Output throughput", ("output_throughput",), draw_throughput),
     Panel("ttft", "Time to first token", ("output_throughput", "mean_ttft_ms"), draw_ttft, True),
     Panel("tpot", "Time per output token", ("output_throughput", "mean_tpot_ms"), draw_tpot, True),
     Panel("running", "Requests running at once", ("peak_running",), draw_running),
-    Panel("pareto", "Speed for one user, throughput per device", _PARETO, draw_pareto, True, in_overview=False),
+)
+PARETO = Panel(  # beside the others, alone
+    "pareto",
+    "Speed for one user, throughput per device",
+    ("output_throughput_per_user", "output_throughput_per_device"),
+    draw_pareto,
+    True,
 )
 
 
