@@ -99,10 +99,10 @@ def _draw_figures(group: Group, out: Path) -> tuple[list[Path], list[report.Pict
     ending = f"-{group.slug}" if group.slug else ""
     paths: list[Path] = []
     pictures: list[report.Picture] = []
-    together = [panel for panel in panels if panel.in_overview]
-    if len(together) > 1:
-        paths += canvas.save(figures.build(group, together), out / f"overview{ending}")
-    for panel in panels:
+    if len(panels) > 1:
+        paths += canvas.save(figures.build(group, panels), out / f"overview{ending}")
+    alone = [figures.PARETO] if figures.PARETO.has_data(group) else []
+    for panel in (*panels, *alone):
         figure = figures.build(group, [panel])
         paths += canvas.save(figure, out / f"{panel.name}{ending}")
         pictures.append(report.picture(group, panel, figure))

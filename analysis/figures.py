@@ -40,7 +40,6 @@ class Panel:
     draw: Callable[[Axes, Group], None]
     labels_points: bool = False
     wanted: Callable[[Group], bool] = lambda group: True
-    in_overview: bool = True
 
     def has_data(self, group: Group) -> bool:
         return self.wanted(group) and not group.points.dropna(subset=list(self.needs)).empty
@@ -137,14 +136,19 @@ def draw_io(axes: Axes, group: Group) -> None:
     axes.yaxis.set_major_formatter(NUMBERS)
 
 
-_PARETO = ("output_throughput_per_user", "output_throughput_per_device")
 PANELS = (
     Panel("throughput", "Output throughput", ("output_throughput",), draw_throughput),
     Panel("ttft", "Time to first token", ("output_throughput", "mean_ttft_ms"), draw_ttft, True),
     Panel("tpot", "Time per output token", ("output_throughput", "mean_tpot_ms"), draw_tpot, True),
     Panel("running", "Requests running at once", ("peak_running",), draw_running),
     Panel("io", "Exposed IO", ("exposed_io_ms_per_token",), draw_io, wanted=hidden_io.has_prefetch),
-    Panel("pareto", "Speed for one user, throughput per device", _PARETO, draw_pareto, True, in_overview=False),
+)
+PARETO = Panel(  # beside the others, alone
+    "pareto",
+    "Speed for one user, throughput per device",
+    ("output_throughput_per_user", "output_throughput_per_device"),
+    draw_pareto,
+    True,
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from harness.schema import LoadConfig
 
 DATASETS = ("random", "text", "sharegpt", "longbench-v2", "mooncake", "azure")
+ALSO = {"random-ids": "random", "longbench_v2": "longbench-v2"}  # other clients' names
 ENDPOINTS = {  # what may be said -> the client's name
     "completions": "completions",
     "chat": "chat",
@@ -48,6 +49,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m harness.loadgen",
         usage="%(prog)s --base-url URL --num-prompts N [flags; --help lists them]",
         description="Drive any OpenAI-compatible server, or SGLang's /generate, and print what it did.",
+        epilog="OPENAI_API_KEY, where it is set, is sent as the bearer token.",
     )
     _server(parser.add_argument_group("server"))
     _requests(parser.add_argument_group("requests"))
@@ -76,7 +78,7 @@ def _server(group: argparse._ArgumentGroup) -> None:
 
 
 def _requests(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--dataset-name", choices=DATASETS, default="random")
+    group.add_argument("--dataset-name", choices=DATASETS, default="random", type=lambda name: ALSO.get(name, name))
     group.add_argument("--dataset-path", help="its file; for text a glob (default: the Python library's sources)")
     group.add_argument("--num-prompts", type=_at_least(1), required=True)
     group.add_argument("--random-input-len", type=_at_least(1), help="random and text: prompt tokens")
@@ -94,7 +96,7 @@ def _requests(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--seed", type=_at_least(0), default=0, help="another seed, other prompts: none hits a warm cache"
     )
-    group.add_argument("--warmup-requests", type=_at_least(0), default=1)
+    group.add_argument("--warmup-requests", "--num-warmups", type=_at_least(0), default=1)
 
 
 def _pace(group: argparse._ArgumentGroup) -> None:

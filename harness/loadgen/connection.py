@@ -25,6 +25,7 @@ class Response:
         self.started = False  # the first byte is here
         self.in_body = False
         self.complete = False
+        self.keeps_alive = False  # the connection can carry another request
         self.now_s = 0.0  # arrival of the bytes being parsed
         self._on_piece = on_piece
         self._parser = httptools.HttpResponseParser(self)
@@ -49,11 +50,7 @@ class Response:
 
     def on_message_complete(self) -> None:
         self.complete = self.in_body
-
-    @property
-    def keeps_alive(self) -> bool:
-        """Whether the connection can carry another request."""
-        return self.complete and self._parser.should_keep_alive()
+        self.keeps_alive = self.complete and self._parser.should_keep_alive()  # the parser forgets it after this
 
     @property
     def ends_with_connection(self) -> bool:
@@ -184,7 +181,11 @@ async def open_connection(host: str, port: int, tls_context: ssl.SSLContext | No
     """Connect to the first of `host`'s addresses that answers. Raises OSError."""
     loop = asyncio.get_running_loop()
     refusal: OSError | None = None
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    try:  # an address needs no thread to look it up
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for family, kind, protocol, _, address in found:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)

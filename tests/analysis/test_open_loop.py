@@ -83,16 +83,15 @@ def test_tables_and_captions_name_the_pace(rates: Path) -> None:
 
 def test_pareto_stands_alone_and_needs_its_measures(rates: Path, sweep: Path) -> None:
     (group,) = frame.load(rates).groups
-    panels = {panel.name: panel for panel in figures.panels_with_data(group)}
-    assert not panels["pareto"].in_overview
-    (axes,) = figures.build(group, [panels["pareto"]]).axes
+    assert figures.PARETO.has_data(group) and figures.PARETO not in figures.PANELS
+    (axes,) = figures.build(group, [figures.PARETO]).axes
     lines = [line for line in axes.get_lines() if str(line.get_gid()).startswith("output_throughput_per_device")]
     assert len(lines) == 2
     expected = group.line(0, "output_throughput_per_user")
     np.testing.assert_allclose(lines[0].get_xdata(), expected["output_throughput_per_user"])
     np.testing.assert_allclose(lines[0].get_ydata(), expected["output_throughput_per_device"])
     older = frame.load(sweep).groups[0]  # rows of before the measure
-    assert "pareto" not in {panel.name for panel in figures.panels_with_data(older)}
+    assert not figures.PARETO.has_data(older)
 
 
 @pytest.mark.parametrize(("count", "shown"), [(4, False), (6, True)])

@@ -13,7 +13,9 @@ import threading
 import paced_process
 import pytest
 
+from harness.loadgen import client
 from harness.loadgen.bodies import request_body
+from harness.loadgen.connection import open_connection
 from harness.loadgen.cumulative import Shortener
 from harness.loadgen.exchange import Exchange, digest
 from harness.loadgen.target import parse_target
@@ -86,6 +88,19 @@ def test_connections_closed_after_every_response_cost_no_request(base_url):
     records, _, _ = drive(f"{base_url}/hang_up", count=8)
     assert errors(records) == set()
     assert len(paced_process.truths(f"{base_url}/hang_up")) == 8  # none was sent twice
+
+
+@pytest.mark.parametrize(("scenario", "connections"), [("plain", 2), ("crlf", 2), ("until_close", 8), ("http_500", 2)])
+def test_connections_are_kept_where_the_server_allows(base_url, monkeypatch, scenario, connections):
+    opened = []
+
+    async def counting(*address):
+        opened.append(address)
+        return await open_connection(*address)
+
+    monkeypatch.setattr(client, "open_connection", counting)
+    drive(f"{base_url}/{scenario}", count=8)
+    assert len(opened) == connections
 
 
 def test_a_host_name_is_as_good_as_an_address(base_url):

@@ -65,7 +65,8 @@ def test_a_run_is_one_line_that_their_scripts_can_read(run, served):
     assert line["input_throughput"] == pytest.approx(72 / line["duration"])
     assert (line["request_rate"], line["max_concurrency"], line["goodput"]) == ("inf", 3, 1.0)
     assert line["ttfts"] and 1e3 * sum(line["ttfts"]) / 6 == pytest.approx(line["mean_ttft_ms"])
-    assert [len(gaps) for gaps in line["itls"]] == [4] * 6
+    assert len(line["itls"]) == 6
+    assert all(len(gaps) <= 4 for gaps in line["itls"])  # fewer where a busy machine read the first tokens together
     assert line["output_lens"] == [5] * 6
     assert served.max_running == 3
     assert "6 completed" in printed and "TTFT" in printed
@@ -135,6 +136,8 @@ def test_flags_become_the_pace():
     gamma = load_config(parsed("--request-rate", "3", "--burstiness", "0.5"))
     assert (gamma.arrivals, gamma.burstiness) == (ArrivalKind.gamma, 0.5)
     assert load_config(parsed("--request-rate", "3", "--constant-rate")).arrivals is ArrivalKind.constant
+    theirs = parsed("--dataset-name", "random-ids", "--num-warmups", "3")
+    assert (theirs.dataset_name, theirs.warmup_requests) == ("random", 3)
     assert load_config(parsed("--goodput", "ttft:9", "e2el:100")).slo_e2el_ms == 100
 
 

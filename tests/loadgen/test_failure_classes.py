@@ -117,7 +117,7 @@ def test_a_cancelled_request_is_classified(paced):
 
     record, _ = asyncio.run(cancel())
     assert record.error == "cancelled"
-    assert record.chunk_tokens == [1, 1]  # what had arrived is kept
+    assert sum(record.chunk_tokens) == 2  # what had arrived is kept
 
 
 @pytest.mark.parametrize(("answer", "kind"), [(b"", "early_stop"), (b"SSH-2.0 hello\r\n\r\n", "malformed")])

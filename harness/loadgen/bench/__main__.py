@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--no-cpu", action="store_true", help="accuracy at concurrency 8 only")
     parser.add_argument("--no-native", action="store_true", help="leave out the native server")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     with tempfile.TemporaryDirectory() as scratch:
         bench = _Bench(args.peers.resolve(), Path(scratch))
         rows = [row for scenario in args.scenarios for row in bench.accuracy(args.clients, scenario)]

@@ -67,7 +67,12 @@ def run(client: Client, python: Path, job: Job) -> Report:
             stdin=subprocess.DEVNULL,
             env=environment,
         )
-        _, status, usage = os.wait4(process.pid, 0)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        except BaseException:  # Ctrl-C, SIGTERM
+            process.terminate()  # `timeout` passes it on
+            process.wait()
+            raise
         process.returncode = os.waitstatus_to_exitcode(status)
     try:
         report = client.read(job)
