@@ -17,6 +17,7 @@ from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.selectors.base import Selector
+from harness.engine.selectors.wrapper import Wrapper
 from harness.identity import defining
 from harness.schema import Config
 from harness.validate import top_k
@@ -95,11 +96,11 @@ def trace_header(config: Config) -> TraceHeader:
     )
 
 
-class Recording(Selector):
+class Recording(Wrapper):
     """Any other selector; a request gets its number in the order in which prefills begin."""
 
     def __init__(self, inner: Selector):
-        self._inner = inner
+        super().__init__(inner)
         self._spool = Spool()
         self._requests: dict[int, int] = {}  # row -> number of the request that has it
         self._next_request = 0
@@ -117,16 +118,10 @@ class Recording(Selector):
             self._requests[batch.row] = self._next_request
             self._next_request += 1
         self._chunk = batch
-        self._inner.extend(layer, batch, keys)
-
-    def append(self, layer: int, batch: DecodeBatch, keys: Tensor) -> None:
-        self._inner.append(layer, batch, keys)
-
-    def prefill_mask(self, layer: int, batch: ChunkBatch, query: tuple[Tensor, ...]) -> Tensor | None:
-        return self._inner.prefill_mask(layer, batch, query)
+        super().extend(layer, batch, keys)
 
     def select(self, layer: int, batch: DecodeBatch, query: tuple[Tensor, ...]) -> Tensor:
-        selection = self._inner.select(layer, batch, query)
+        selection = super().select(layer, batch, query)
         if batch is not self._batch:
             self._batch = batch
             self._spool.begin_step([self._requests[row] for row in batch.rows.tolist()], batch.seq_lens.cpu().numpy())
