@@ -4,7 +4,8 @@ PY := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smollm2 bench-kernels bench-engine bench-sim gpu-check test test-slow lint wheel clean
+.PHONY: help quickstart smollm2 bench gpu-check test test-slow lint wheel clean
+.PHONY: bench-kernels bench-engine bench-replay bench-loadgen bench-sim
 
 help:  ## print this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,14 +16,23 @@ quickstart: $(READY)  ## four offload systems on a small model, to the first fig
 smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the same text
 	$(PY) -m harness experiment=smollm2_quest
 
-bench-kernels: $(READY)  ## the kernels beside the torch reference and plain memcpy (about 2 minutes)
+bench:  ## print the benchmarks: bench-kernels, bench-engine, bench-replay, bench-loadgen, bench-sim
+	@grep -hE '^bench-[a-z]+:.*#: ' $(MAKEFILE_LIST) | sed -E 's/:.*#: /\t/' | expand -t 16
+
+bench-kernels: $(READY)  #: the kernels beside the torch reference and plain memcpy (about 2 minutes)
 	$(PY) -m hisparse_kernels.bench
 
-bench-engine: $(READY)  ## where a decode step's time goes, and what resolve costs (about 3 minutes)
+bench-engine: $(READY)  #: where a decode step's time goes, and what resolve costs (about 3 minutes)
 	$(PY) -m harness.fetch smollm2_135m
 	$(PY) -m harness.engine.bench
 
-bench-sim: $(READY)  ## simulated requests per second: figure 8 whole, and a day of 12,000 requests (15 seconds)
+bench-replay: $(READY)  #: replay of selection streams, policy by policy, beside libcachesim (about 2 minutes)
+	$(PY) -m workloads.replay.bench --figure6
+
+bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aiperf (installs them first: 8 GB)
+	$(PY) -m harness.loadgen.bench
+
+bench-sim: $(READY)  #: simulated requests per second: figure 8 whole, and a day of 12,000 requests (15 seconds)
 	$(PY) -m harness.simulation.bench
 
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json

@@ -72,7 +72,7 @@ def check(experiment: Experiment, group: Group) -> list[Agreement] | str:
         base = exact[0] if base is None else base
         if i != base:
             words = "full KV" if group.series[base].system == "full_kv" else group.series[base].short
-            one = _compare(series.short, words, series.outputs_valid, texts[i], texts[base])
+            one = _compare(group, series.short, words, series.outputs_valid, texts[i], texts[base])
             found.append(replace(one, batch_invariant=_batch_invariant(experiment, series.cell_id)))
     return found
 
@@ -111,14 +111,17 @@ def _texts(group: Group, index: int) -> pd.DataFrame:
     return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
-def _compare(words: str, reference: str, valid: bool, mine: pd.DataFrame, base: pd.DataFrame) -> Agreement:
+def _compare(
+    group: Group, words: str, reference: str, valid: bool, mine: pd.DataFrame, base: pd.DataFrame
+) -> Agreement:
     both = mine.merge(base, on=_MATCH, suffixes=("", "_base"))
     different = both[both["output_text"] != both["output_text_base"]]
     where = None
     if len(different):
         first = different.sort_values(_MATCH).iloc[0]
         at = _first_unequal(first["output_text"], first["output_text_base"])
-        where = f"concurrency {first['concurrency']}, prompt {first['prompt_sha'][:12]}, character {at}"
+        point = f"{group.axis.name} {group.at(first['concurrency'])}"
+        where = f"{point}, prompt {first['prompt_sha'][:12]}, character {at}"
     return Agreement(words, reference, valid, len(both), len(both) - len(different), where)
 
 

@@ -101,7 +101,8 @@ def _draw_figures(group: Group, out: Path) -> tuple[list[Path], list[report.Pict
     pictures: list[report.Picture] = []
     if len(panels) > 1:
         paths += canvas.save(figures.build(group, panels), out / f"overview{ending}")
-    for panel in panels:
+    alone = [figures.PARETO] if figures.PARETO.has_data(group) else []
+    for panel in (*panels, *alone):
         figure = figures.build(group, [panel])
         paths += canvas.save(figure, out / f"{panel.name}{ending}")
         pictures.append(report.picture(group, panel, figure))

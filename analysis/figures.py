@@ -2,7 +2,8 @@
 
 (a) output throughput against concurrency, (b) mean TTFT and (c) mean TPOT against output throughput, and
 (d) how many requests ran at once, which shows why a line of (a) is flat; where there is prefetch, (e) how long a token
-waited for IO. Figures are built without pyplot:
+waited for IO. Beside them, alone, the Pareto view: what each device gives against what one user gets. Figures are
+built without pyplot:
 no global state, no backend choice, no display.
 """
 
@@ -88,8 +89,10 @@ def draw_running(axes: Axes, group: Group) -> None:
     _concurrency_axis(axes, group)
     axes.set_yscale("log", base=2)
     low, high = _extent(group, "peak_running")
-    axes.set_ylim(min(low, tested[0]) / 1.35, max(high, tested[-1]) * 1.35)
-    if len(tested) > 1:
+    if group.is_closed:
+        low, high = min(low, tested[0]), max(high, tested[-1])
+    axes.set_ylim(low / 1.35, high * 1.35)
+    if len(tested) > 1 and group.is_closed:
         # to the edges and on top, so that lines on it do not hide it
         ends = [tested[0] / 1.25, tested[-1] * 1.25]
         axes.plot(ends, ends, zorder=5, gid=legend.IDEAL, **legend.IDEAL_LOOK)
@@ -99,10 +102,24 @@ def draw_running(axes: Axes, group: Group) -> None:
     axes.set_ylabel("Requests running (peak)")
 
 
+def draw_pareto(axes: Axes, group: Group) -> None:
+    """Output tokens/s of one device against those one user sees (1 / mean TPOT): up and to the right is better."""
+    for i in range(len(group.series)):
+        _line(axes, group, i, "output_throughput_per_user", "output_throughput_per_device")
+    axes.margins(0.1)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("Speed for one user (tokens/s)")
+    axes.set_ylabel("Throughput per device (tokens/s)")
+    axes.xaxis.set_major_formatter(NUMBERS)
+    axes.yaxis.set_major_formatter(NUMBERS)
+
+
 def _running_ticks(group: Group) -> list[float]:
     """Where the lines end, then the tested concurrencies that leave room between them."""
     ends = [line["peak_running"].max() for i in range(len(group.series)) if len(line := group.line(i, "peak_running"))]
-    wanted = [float(value) for value in (*sorted(set(ends), reverse=True), *reversed(group.concurrencies))]
+    tested = reversed(group.concurrencies) if group.is_closed else ()
+    wanted = [float(value) for value in (*sorted(set(ends), reverse=True), *tested)]
     gap = max(0.3, np.log2(max(wanted) / min(wanted)) / 14)
     kept: list[float] = []
     for value in wanted:
@@ -127,6 +144,13 @@ PANELS = (
     Panel("tpot", "Time per output token", ("output_throughput", "mean_tpot_ms"), draw_tpot, True),
     Panel("running", "Requests running at once", ("peak_running",), draw_running),
     Panel("io", "Exposed IO", ("exposed_io_ms_per_token",), draw_io, wanted=hidden_io.has_prefetch),
+)
+PARETO = Panel(  # beside the others, alone
+    "pareto",
+    "Speed for one user, throughput per device",
+    ("output_throughput_per_user", "output_throughput_per_device"),
+    draw_pareto,
+    True,
 )
 
 
@@ -158,7 +182,7 @@ def build(group: Group, panels: Sequence[Panel]) -> Figure:
         figure.draw_without_rendering()  # settles the layout, which label placement needs
         for axes, panel in zip(grid, panels, strict=False):
             if panel.labels_points:
-                _label_points(axes, group, panel.needs[1])
+                _label_points(axes, group, *panel.needs)
         figure.set_layout_engine("none")
     return figure
 
@@ -232,13 +256,13 @@ def _concurrency_axis(axes: Axes, group: Group) -> None:
     axes.xaxis.set_major_locator(FixedLocator(_spread(tested)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(NUMBERS)
-    axes.set_xlabel("Concurrency (requests in flight)")
+    axes.set_xlabel(group.axis.label)
 
 
-def _spread(tested: list[int]) -> list[int]:
+def _spread(tested: list[float]) -> list[float]:
     """The tested concurrencies, less those too close to the next larger one to be written beside it."""
     gap = max(0.45, np.log2(max(tested) / min(tested)) / 11)
-    kept: list[int] = []
+    kept: list[float] = []
     for value in reversed(tested):
         if not kept or np.log2(kept[-1] / value) >= gap:
             kept.append(value)
@@ -250,17 +274,17 @@ def _extent(group: Group, measure: str) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
-def _label_points(axes: Axes, group: Group, y: str) -> None:
-    """Write the concurrency beside the points of a latency panel."""
+def _label_points(axes: Axes, group: Group, x: str, y: str) -> None:
+    """Write the concurrency, or the pace, beside the points of a panel that has another axis."""
     wanted: list[tuple[int, annotate.PointLabel]] = []
     lines = []
     for i, series in enumerate(group.series):
-        points = group.line(i, "output_throughput", y)
+        points = group.line(i, x, y)
         if points.empty:
             continue
-        lines.append(points[["output_throughput", y]].to_numpy(dtype=float))
+        lines.append(points[[x, y]].to_numpy(dtype=float))
         for rank, at in enumerate(annotate.ends_first(len(points))):
-            text = str(int(points["concurrency"][at]))
+            text = group.at(points["concurrency"][at])
             wanted.append((rank, annotate.PointLabel(*lines[-1][at], text, labels.readable(series.colour))))
     wanted.sort(key=lambda item: item[0])
     annotate.place(axes, [label for _, label in wanted], lines)

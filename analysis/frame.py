@@ -1,6 +1,6 @@
 """Rows on disk -> groups that may be compared -> one aggregated line per offload system.
 
-A group holds everything of one (engine, model, selector, platform, link, workload, lengths, k): its systems
+A group holds everything of one (engine, model, selector, platform, link, workload, lengths, k, arrivals): its systems
 answer the same question. A series is one line of a group: a system, its B and, where one experiment ran
 the same system and B with several configs, what differs between them.
 """
@@ -20,7 +20,26 @@ from analysis import labels
 from harness import store
 from harness.records import MEASURES, Status
 
-GROUP_KEYS = ("engine", "model", "selector", "platform", "link", "workload", "input_len", "output_len", "top_k")
+GROUP_KEYS = (
+    *("engine", "model", "selector", "platform", "link", "workload"),
+    *("input_len", "output_len", "top_k", "arrivals"),
+)
+CLOSED = "closed"  # `arrivals` of the closed loop
+_PACE = ("load.request_rate", "load.slowdown")  # what varies along a line of an open loop
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What a group's points differ in, in words."""
+
+    name: str  # in sentences
+    label: str  # of an axis
+    header: str  # of a column
+
+
+_CONCURRENCY = Axis("concurrency", "Concurrency (requests in flight)", "C")
+_RATE = Axis("request rate", "Request rate asked for (requests/s)", "req/s")
+_SPEED = Axis("pace", "Pace (times the trace's own)", "pace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +65,9 @@ class Series:
 class Group:
     """Rows that may be compared. `rows` has every point with a `series` column (index into `series`).
 
+    In an open loop the column `concurrency`, by which points are told apart and ordered, holds the pace: requests
+    per second asked for, or how many times faster than it was recorded a trace is replayed.
+
     `points` has one line per (series, concurrency) with ok rows: for each measure m its mean over the
     repeats as `m`, its extremes as `m_min` and `m_max`, and `repeats`.
     """
@@ -55,15 +77,17 @@ class Group:
     rows: pd.DataFrame
     series: list[Series]
     points: pd.DataFrame
+    about: str = ""  # what the lengths are: exact, or `about ` or `up to ` so many tokens
 
     @property
     def title(self) -> str:
         k = self.key
         top_k = "dense" if k["top_k"] is None else f"k={k['top_k']}"
-        lengths = f"{k['input_len']:,} tokens in, {k['output_len']:,} out"
+        lengths = f"{self.about}{k['input_len']:,} tokens in, {k['output_len']:,} out"
         link = f", {self.link}" if self.link else ""
         where = f"{k['engine']} on {k['platform']}{link}"
-        return f"{k['model']}, {k['selector']} ({top_k}), {k['workload']}: {lengths}; {where}"
+        found = f"{k['model']}, {k['selector']} ({top_k}), {k['workload']}: {lengths}; {where}"
+        return found if self.is_closed else f"{found}; open loop, arrivals: {k['arrivals']}"
 
     @property
     def link(self) -> str | None:
@@ -72,8 +96,21 @@ class Group:
         return f"host link {link}" if link.startswith("emulated") else None
 
     @property
-    def concurrencies(self) -> list[int]:
-        return sorted({int(c) for c in self.rows["concurrency"]})
+    def is_closed(self) -> bool:
+        """Whether its points are closed loops of some concurrency; else the concurrency columns hold a pace."""
+        return self.key["arrivals"] == CLOSED
+
+    @property
+    def axis(self) -> Axis:
+        return _CONCURRENCY if self.is_closed else _SPEED if self.key["arrivals"] == "trace" else _RATE
+
+    def at(self, concurrency: float) -> str:
+        """A point's concurrency, or pace, as it is shown."""
+        return f"{int(concurrency):,}" if self.is_closed else f"{concurrency:.3g}"
+
+    @property
+    def concurrencies(self) -> list[float]:
+        return sorted(set(self.rows["concurrency"].tolist()))
 
     @property
     def not_ok(self) -> pd.DataFrame:
@@ -112,6 +149,7 @@ def load(experiment_dir: Path | str) -> Experiment:
     first = rows.drop_duplicates("cell_id")
     paths = zip(first["cell_id"], first["point_path"], strict=True)
     configs = {cell: store.read_config(Path(path)) for cell, path in paths}
+    rows = rows.assign(arrivals=[_arrivals(configs[cell]) for cell in rows["cell_id"]])
     return Experiment(
         name=str(rows["experiment"].iloc[0]),
         description=str(configs[rows["cell_id"].iloc[0]].get("description") or ""),
@@ -134,23 +172,54 @@ def _groups(rows: pd.DataFrame, configs: dict[str, dict[str, Any]]) -> list[Grou
 
 
 def _group(key: dict[str, Any], slug: str, rows: pd.DataFrame, configs: dict[str, dict[str, Any]]) -> Group:
+    if key["arrivals"] != CLOSED:
+        rows = rows.assign(concurrency=[_pace(configs[cell]) for cell in rows["cell_id"]])
     cells = rows.drop_duplicates("cell_id")
     slots = [_plain(b) for b in cells["cache_slots"]]
     lines: dict[tuple[str, int | None], list[str]] = {}
     for cell, system, b in zip(cells["cell_id"], cells["offload"], slots, strict=True):
         lines.setdefault((system, b), []).append(cell)
+    variants = {line: _variants({c: configs[c] for c in members}) for line, members in lines.items()}
     valid = dict(zip(cells["cell_id"], cells["outputs_valid"], strict=True))
-    count = Counter(cells["offload"])
+    count = Counter(system for system, b in lines for _ in variants[system, b])
     series: list[Series] = []
+    owner: dict[str, int] = {}
     for system, b in sorted(lines, key=lambda line: (labels.system_order(line[0]), line[1] or 0)):
         several_b = sum(other == system for other, _ in lines) > 1
-        for variant, cell in _variants({c: configs[c] for c in lines[system, b]}):
+        for variant, members in variants[system, b]:
+            owner |= dict.fromkeys(members, len(series))
             rank = sum(s.system == system for s in series)
             look = _look(system, rank, count[system])
-            series.append(_series(system, b, variant, bool(valid[cell]), cell, several_b, look))
-    owner = {s.cell_id: i for i, s in enumerate(series)}
+            series.append(_series(system, b, variant, bool(valid[members[0]]), members[0], several_b, look))
     rows = rows.assign(series=[owner[cell] for cell in rows["cell_id"]])
-    return Group(key=key, slug=re.sub(r"[^\w.-]+", "-", slug), rows=rows, series=series, points=aggregate(rows))
+    return Group(
+        key=key,
+        slug=re.sub(r"[^\w.-]+", "-", slug),
+        rows=rows,
+        series=series,
+        points=aggregate(rows),
+        about=_about(configs[series[0].cell_id]),
+    )
+
+
+def _about(config: dict[str, Any]) -> str:
+    """What `input_len` and `output_len` are; see `harness.schema.WorkloadConfig`."""
+    work = config.get("workload") or {}
+    if work.get("lengths") in ("uniform", "lognormal"):
+        return "about "
+    return "up to " if work.get("max_input_len") else ""
+
+
+def _arrivals(config: dict[str, Any]) -> str:
+    """How the requests of a cell came: `closed`, or the open loop's kind."""
+    load = config.get("load") or {}
+    return str(load["arrivals"]) if load.get("mode") == "open" else CLOSED
+
+
+def _pace(config: dict[str, Any]) -> float:
+    """Of an open loop: requests per second, or times a trace's own speed."""
+    load = config["load"]
+    return float(load["request_rate"]) if load.get("request_rate") else 1 / float(load["slowdown"])
 
 
 def _series(
@@ -184,17 +253,30 @@ def _with_extra(words: str, extra: str) -> str:
     return f"{words[:-1]}, {extra})" if words.endswith(")") else f"{words} ({extra})"
 
 
-def _variants(configs: dict[str, dict[str, Any]]) -> list[tuple[str, str]]:
-    """(what sets it apart, cell id) for cells of one system and B; one cell needs no words."""
-    if len(configs) == 1:
-        return [("", cell) for cell in configs]
+def _variants(configs: dict[str, dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    """(what sets it apart, cell ids) for the cells of one system and B; one line needs no words.
+
+    Cells of an open loop that differ in nothing but their pace are the points of one line.
+    """
     flat = {cell: dict(flatten(config)) for cell, config in configs.items()}
-    keys = sorted({key for one in flat.values() for key in one})
-    differing = [key for key in keys if len({repr(one.get(key)) for one in flat.values()}) > 1]
-    named = {
-        cell: ", ".join(f"{key.rpartition('.')[2]}={one.get(key)}" for key in differing) for cell, one in flat.items()
-    }
-    return sorted((words or f"cell {cell[:8]}", cell) for cell, words in named.items())
+    bundles: dict[str, list[str]] = {}
+    for cell, config in configs.items():
+        if _arrivals(config) != CLOSED:
+            flat[cell] = {key: value for key, value in flat[cell].items() if key not in _PACE}
+            bundles.setdefault(repr(sorted(flat[cell].items())), []).append(cell)
+        else:
+            bundles[cell] = [cell]
+    members = list(bundles.values())
+    if len(members) == 1:
+        return [("", members[0])]
+    firsts = {cells[0]: flat[cells[0]] for cells in members}
+    keys = sorted({key for one in firsts.values() for key in one})
+    differing = [key for key in keys if len({repr(one.get(key)) for one in firsts.values()}) > 1]
+    named = [
+        (", ".join(f"{key.rpartition('.')[2]}={flat[cells[0]].get(key)}" for key in differing), cells)
+        for cells in members
+    ]
+    return sorted((words or f"cell {cells[0][:8]}", cells) for words, cells in named)
 
 
 def aggregate(rows: pd.DataFrame) -> pd.DataFrame:
@@ -208,7 +290,8 @@ def aggregate(rows: pd.DataFrame) -> pd.DataFrame:
         grouped.max().add_suffix("_max"),
         grouped.size().rename("repeats"),
     ]
-    return pd.concat(parts, axis=1).reset_index().astype({"series": "int64", "concurrency": "int64"})
+    kinds = {"series": "int64", "concurrency": rows["concurrency"].dtype}
+    return pd.concat(parts, axis=1).reset_index().astype(kinds)
 
 
 def flatten(mapping: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

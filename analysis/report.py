@@ -25,6 +25,8 @@ _CAPTIONS = {
     "ttft": "Mean time to first token against output throughput; point labels give the concurrency.",
     "tpot": "Mean time per output token against output throughput; point labels give the concurrency.",
     "io": "Time a token waited for records from the host pool: what prefetch hides is the distance from sync.",
+    "pareto": "Generated tokens per second of each device against those that one user sees (1 / mean TPOT): up and "
+    "to the right is better; point labels give the concurrency.",
     "running": "The most requests the server ran at once: where a line is flat, more did not fit.",
 }
 
@@ -62,7 +64,15 @@ def picture(group: Group, panel: figures.Panel, figure: Figure) -> Picture:
     left_out = panel.name == "throughput" and not legend.draws_decode_only(group)
     if left_out and group.points[legend.DECODE_ONLY].notna().any():
         more += " Decode-only throughput is left out for so many lines; the table has it."
-    return Picture(_uri(figure), _CAPTIONS[panel.name] + more, f"{panel.title}: {'; '.join(lines)}")
+    caption = _CAPTIONS[panel.name] if group.is_closed else _open_loop(_CAPTIONS[panel.name], group)
+    return Picture(_uri(figure), caption + more, f"{panel.title}: {'; '.join(lines)}")
+
+
+def _open_loop(caption: str, group: Group) -> str:
+    """A caption made for the closed loop, said of a group whose points differ in their pace."""
+    for words in ("the number of requests the client keeps in flight", "the concurrency"):
+        caption = caption.replace(words, f"the {group.axis.name} of the open loop")
+    return caption
 
 
 def _uri(figure: Figure) -> str:
@@ -87,6 +97,7 @@ def section(experiment: Experiment, group: Group, agreement: list[str], pictures
         pictures=pictures,
         tables=[
             ("Every point", tables.summary(group)),
+            *([(tables.REPEATS_HEADING, spread)] if (spread := tables.repeats(group)) else []),
             *([("Peak throughput", tables.peaks(group))] if len(group.points) else []),
             *([(hidden.headers[0][0], hidden)] if hidden is not None else []),
         ],

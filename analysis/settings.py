@@ -10,7 +10,11 @@ from analysis.frame import Experiment, Group, flatten
 
 _BYTES = ("engine.device_kv_budget", "engine.host_kv_budget")
 _SHOWN = ("model.name", "platform.name", "selector.", "offload.cache_slots", "engine.", "workload.")
-_LOAD = ("load.num_requests", "load.requests_per_worker", "load.warmup_requests", "load.stagger_s")
+_LOAD = (
+    *("load.mode", "load.num_requests", "load.requests_per_worker", "load.max_seconds", "load.warmup_requests"),
+    *("load.stagger_s", "load.arrivals"),  # not the pace: the points of a line differ in it
+    *("load.slo_ttft_ms", "load.slo_tpot_ms", "load.slo_e2el_ms"),
+)
 _LOCAL = ("engine.host", "engine.port", "engine.start_timeout_s")  # of the machine, not of the experiment
 _BUDGET = (
     ("engine.device_kv_budget", "device KV budget {}"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -17,11 +18,13 @@ from rich.text import Text
 from analysis import hidden_io, labels
 from analysis.frame import Group
 from analysis.table import Table
+from harness.loadgen.bootstrap import repeats_interval
 from harness.records import Status
 
 NAME_WIDTH = 9  # of a system's name beside its rows
 ORACLE_NOTE = "* outputs invalid: a bound on what hiding all IO could give, not a system to serve with"
 ONE_REPEAT_NOTE = "one repeat: no spread is known; load.repeats=3 draws it"
+REPEATS_HEADING = "Means over the repeats, with 95% bootstrap intervals"
 _UNBOUNDED = 10_000  # columns
 
 
@@ -38,13 +41,51 @@ def summary(group: Group) -> Table:
         ("hits", "", "hit_rate", labels.percent),
         ("IO ms", "/token", "exposed_io_ms_per_token", labels.number),
     ]
-    headers = [("system", ""), ("C", ""), *((words, unit) for words, unit, _, _ in measures), ("status", "")]
+    if group.points["goodput"].notna().any():
+        measures.append(("good", "put", "goodput", labels.percent))
+    headers = [
+        ("system", ""),
+        (group.axis.header, ""),
+        *((words, unit) for words, unit, _, _ in measures),
+        ("status", ""),
+    ]
     rows = []
     for (index, concurrency), mine in group.rows.groupby(["series", "concurrency"]):
         point = group.points[(group.points["series"] == index) & (group.points["concurrency"] == concurrency)]
         values = [show(float(point[name].iloc[0])) if len(point) else labels.MISSING for _, _, name, show in measures]
-        rows.append([group.series[index].short, f"{concurrency:,}", *values, _status(mine["status"])])
+        rows.append([group.series[index].short, group.at(concurrency), *values, _status(mine["status"])])
     return Table(headers, rows)
+
+
+def repeats(group: Group) -> Table | None:
+    """Means over the ok repeats with their 95% bootstrap intervals; None where no point has enough of them."""
+    measures = (
+        ("output", "tok/s", "output_throughput"),
+        ("mean TTFT", "ms", "mean_ttft_ms"),
+        ("mean TPOT", "ms", "mean_tpot_ms"),
+    )
+    rows = []
+    ok = group.rows[group.rows["status"] == Status.OK.value]
+    for (index, concurrency), mine in ok.groupby(["series", "concurrency"]):
+        cells = [_with_interval(mine[name].dropna().to_numpy(dtype=float)) for _, _, name in measures]
+        if any(cells):
+            shown = [cell or labels.MISSING for cell in cells]
+            rows.append([group.series[index].short, group.at(concurrency), f"{len(mine)}", *shown])
+    headers = [
+        ("system", ""),
+        (group.axis.header, ""),
+        ("repeats", ""),
+        *((words, unit) for words, unit, _ in measures),
+    ]
+    return Table(headers, rows) if rows else None
+
+
+def _with_interval(values: np.ndarray) -> str:
+    """`302 (295–310)`, empty where there are too few."""
+    bounds = repeats_interval(values)
+    if bounds is None:
+        return ""
+    return f"{labels.number(values.mean())} ({labels.number(bounds[0])}–{labels.number(bounds[1])})"
 
 
 def peaks(group: Group) -> Table:
@@ -60,13 +101,13 @@ def peaks(group: Group) -> Table:
         ratio = labels.MISSING
         if base in best and base != i:
             ratio = f"{peak['output_throughput'] / best[base]['output_throughput']:.2f}"
-        at = f"{int(peak['concurrency']):,}"
+        at = group.at(peak["concurrency"])
         running = labels.count(peak["peak_running"])
         rows.append([group.series[i].short, labels.number(peak["output_throughput"]), at, running, ratio])
     headers = [
         ("peak output throughput", ""),
         ("output", "tok/s"),
-        ("at", "C"),
+        ("at", group.axis.header),
         ("peak", "running"),
         ("times", "full KV"),
     ]
@@ -87,20 +128,20 @@ def comparisons(group: Group) -> list[str]:
         full = group.line(base, "output_throughput")
         both = mine.merge(full, on="concurrency", suffixes=("", "_base"))
         if both.empty:
-            sentences.append(f"{series.words}: no concurrency at which full KV is ok too")
+            sentences.append(f"{series.words}: no {group.axis.name} at which full KV is ok too")
             continue
         last = both.iloc[-1]
-        sentences.append(f"{series.words} {_against(last, full.loc[full['output_throughput'].idxmax()])}")
+        sentences.append(f"{series.words} {_against(group, last, full.loc[full['output_throughput'].idxmax()])}")
     return sentences
 
 
-def _against(last: pd.Series, best: pd.Series) -> str:
+def _against(group: Group, last: pd.Series, best: pd.Series) -> str:
     """`at 16: 1.47 times full KV at 16, 0.81 times ...` from a merged point and full KV's best point."""
-    at = int(last["concurrency"])
+    at = group.at(last["concurrency"])
     mine, there, highest = last["output_throughput"], last["output_throughput_base"], best["output_throughput"]
     found = (
         f"at {at}: {mine / there:.2f} times full KV at {at}, {mine / highest:.2f} times full KV's best "
-        f"({labels.number(highest)} tok/s at {int(best['concurrency'])})"
+        f"({labels.number(highest)} tok/s at {group.at(best['concurrency'])})"
     )
     if pd.notna(last["peak_running"]) and pd.notna(last["peak_running_base"]):
         counts = (labels.count(last["peak_running"]), labels.count(last["peak_running_base"]))
@@ -113,7 +154,8 @@ def not_ok(group: Group) -> list[str]:
     points: dict[tuple[int, str, str], list[str]] = {}
     for row in group.not_ok.sort_values(["series", "concurrency", "repeat"]).itertuples():
         reason = row.reason.strip() if isinstance(row.reason, str) else "no reason was recorded"
-        point = f"{row.concurrency} (repeat {row.repeat})" if row.repeat else f"{row.concurrency}"
+        at = group.at(row.concurrency)
+        point = f"{at} (repeat {row.repeat})" if row.repeat else at
         points.setdefault((row.series, row.status, reason), []).append(point)
     return [
         f"{group.series[series].short} at {', '.join(which)}: {status}: {reason}"
@@ -133,6 +175,9 @@ def render(group: Group, agreement: list[str], budget: list[str]) -> RenderableT
     """Everything about one group for the terminal; readable on 80 columns."""
     parts: list[RenderableType] = [Text(group.title, style="bold"), *map(Text, budget), Text("")]
     parts += [Fitted(summary(group)), Text("")]
+    spread = repeats(group)
+    if spread:
+        parts += [Text(REPEATS_HEADING), Fitted(spread), Text("")]
     parts += [Text(f"not ok: {sentence}", style="red") for sentence in not_ok(group)]
     if group.points.empty:
         parts.append(Text("no point is ok: there is nothing to draw or to compare", style="red"))

@@ -32,6 +32,7 @@ from harness.tracking import make_tracker, resolve_mode
 from harness.units import counted
 from harness.validate import ConfigError
 from harness.weights import check_weights, fetch_name
+from workloads import check_files
 
 if TYPE_CHECKING:
     from analysis.draw import Drawn
@@ -96,7 +97,9 @@ def _refuse(error: Exception) -> int:
 
 
 def _check_surroundings(configs: list[Config]) -> None:
-    """Refuse weights that are nowhere and a tracker that cannot log; ValueError says what to do."""
+    """Refuse weights and workload files that are nowhere and a tracker that cannot log; ValueError says what to do."""
+    for workload in {repr(config.workload): config.workload for config in configs}.values():
+        check_files(workload)
     for config in configs:
         name = fetch_name(config.model.weights)
         if name is None or is_fetched(name):  # which knows the name, or says which there are

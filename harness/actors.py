@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
+from concurrent.futures import Future
 from typing import Any
 
 from harness.instances import Instance, InstanceError, make_instance
+from harness.loadgen.loop import run_on_own_loop
+from harness.loadgen.point import Driven, PointLoad
 from harness.loadgen.progress import Progress
-from harness.loadgen.run import PointLoad, PointResult, run_point
+from harness.loadgen.run import drive
 from harness.offline import OfflineError, measure
 from harness.schema import Config
-from harness.sysinfo import machine
+from harness.sysinfo import boot_id, machine
 
 
 class InstanceActor:
@@ -35,14 +40,41 @@ class InstanceActor:
 
 
 class LoadgenActor:
-    """Drives points. `run` and `progress` are called side by side (two threads)."""
+    """Drives points, or its share of them. `drive` and one of the others are called side by side (two threads).
+
+    `arm` comes first. Where several drive one point together, each waits within `drive` until it is told to `begin`.
+    """
 
     def __init__(self) -> None:
-        self._progress: Progress | None = None
+        self.arm()
 
-    def run(self, load: PointLoad) -> PointResult:
-        self._progress = None
-        return asyncio.run(run_point(load, self._note))
+    def arm(self) -> None:
+        """Forget the last point."""
+        self._progress: Progress | None = None
+        self._is_prepared = threading.Event()
+        self._start: Future[float | None] = Future()
+
+    def drive(self, load: PointLoad, together: bool) -> Driven:
+        async def wait_for_start() -> float | None:  # no method: one coroutine of an actor's makes all of them so
+            self._is_prepared.set()
+            return await asyncio.wrap_future(self._start)
+
+        try:
+            return run_on_own_loop(drive(load, self._note, wait_for_start if together else None))
+        finally:
+            self._is_prepared.set()
+
+    def prepared(self) -> None:
+        """Returns once `drive` waits for `begin`, or has ended."""
+        self._is_prepared.wait()
+
+    def begin(self, at_s: float | None) -> None:
+        """The time.time() of this machine at which to begin; None: not at all."""
+        self._start.set_result(at_s)
+
+    def clock(self) -> tuple[str, float]:
+        """Which machine's clock this is, and what it shows."""
+        return boot_id(), time.time()
 
     def progress(self) -> tuple[int, int, float]:
         """Requests done, streamed events (about one a token), seconds since the measured part began."""
@@ -60,7 +92,7 @@ class OfflineActor:
     """Measures cells that serve nothing, in a process of its own."""
 
     def measure(self, config: Config, concurrency: int, repeat: int) -> tuple[str, Any]:
-        """("ok", the point's measures), or ("error", the OfflineError's message)."""
+        """("ok", the point's Measurement), or ("error", the OfflineError's message)."""
         try:
             return "ok", measure(config, concurrency, repeat)
         except OfflineError as error:

@@ -10,7 +10,8 @@ import importlib
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,16 @@ from harness.actors import InstanceActor, LoadgenActor, OfflineActor
 from harness.guard import killed_with_us
 from harness.instances import InstanceError
 from harness.interrupts import rearm, shielded
-from harness.loadgen.run import PointLoad, PointResult
-from harness.offline import OfflineError
+from harness.loadgen.point import PointLoad, PointResult
+from harness.loadgen.together import run_together
+from harness.offline import Measurement, OfflineError
 from harness.records import ServerStats
 from harness.schema import ClusterConfig, Config
+from harness.sysinfo import boot_id
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
+TRACE_TIMEOUT_S = 1000.0
 STOP_TIMEOUT_S = 15.0
 REACH_TIMEOUT_S = 5.0
 MOST_TIMES_OVER = 8  # a local Ray may be promised more cores than there are, up to this
@@ -70,6 +74,10 @@ class RemoteInstance:
         assert isinstance(stats, ServerStats)
         return stats
 
+    def selection_trace(self) -> bytes:
+        """The trace of the point's selections, where the config asks for one (`trace.record`)."""
+        return bytes(_call(self._actor, "selection_trace", timeout_s=TRACE_TIMEOUT_S))
+
     def new_log(self) -> str:
         """What the server logged since the last call."""
         text, self._log_end = _call(self._actor, "read_log", self._log_end)
@@ -89,34 +97,40 @@ class RemoteInstance:
 
 
 class RemoteLoadgen:
-    """A load generator in a process of its own, which Ray replaces when it dies."""
+    """A load generator in one process or several of their own, which Ray replaces when they die."""
 
-    def __init__(self, actor: Any, group: str):
-        self._actor, self._group = actor, group
+    def __init__(self, actors: Sequence[Any], group: str):
+        self._actors, self._group = actors, group
 
     def run(self, load: PointLoad, on_progress: Callable[[int, int, float], None] | None = None) -> PointResult:
         """Drive one point. `on_progress` is given requests done, tokens (about) and seconds, now and then.
 
-        Raises LoadgenError when the load generator's process dies or fails.
+        Raises LoadgenError when one of the load generator's processes dies or fails.
+        """
+        with _as_loadgen_error():
+            return run_together(load, [_Worker(actor) for actor in self._actors], boot_id(), on_progress)
+
+    def describe(self) -> dict[str, Any]:
+        """The machine it runs on, and the process and the placement group of its actor; `more` processes likewise.
+
+        Raises LoadgenError.
         """
         import ray
 
-        reference = self._actor.run.remote(load)
         with _as_loadgen_error():
-            while not ray.wait([reference], timeout=POLL_S)[0]:
-                if on_progress:
-                    on_progress(*ray.get(self._actor.progress.remote(), timeout=CALL_TIMEOUT_S))
-            result = ray.get(reference)
-        assert isinstance(result, PointResult)
-        return result
+            first, *more = ray.get([actor.describe.remote() for actor in self._actors], timeout=CALL_TIMEOUT_S)
+        found = {**first, "actor": {**first["actor"], "placement_group": self._group}}
+        return found | {"more": more} if more else found
 
-    def describe(self) -> dict[str, Any]:
-        """The machine it runs on, and the process and the placement group of its actor. Raises LoadgenError."""
-        import ray
 
-        with _as_loadgen_error():
-            own = dict(ray.get(self._actor.describe.remote(), timeout=CALL_TIMEOUT_S))
-        return {**own, "actor": {**own["actor"], "placement_group": self._group}}
+class _Worker:
+    """An actor as `harness.loadgen.together` calls it."""
+
+    def __init__(self, actor: Any):
+        self._actor = actor
+
+    def call(self, method: str, *args: Any) -> Future[Any]:
+        return getattr(self._actor, method).remote(*args).future()
 
 
 class RemoteOffline:
@@ -125,8 +139,8 @@ class RemoteOffline:
     def __init__(self, actor: Any, group: str):
         self._actor, self._group = actor, group
 
-    def measure(self, config: Config, concurrency: int, repeat: int) -> dict[str, float | int | None]:
-        """The measures of one point. Raises OfflineError when they cannot be made or their process dies."""
+    def measure(self, config: Config, concurrency: int, repeat: int) -> Measurement:
+        """One point. Raises OfflineError when they cannot be made or their process dies."""
         import ray
 
         reference = self._actor.measure.remote(config, concurrency, repeat)
@@ -140,7 +154,8 @@ class RemoteOffline:
             raise OfflineError(f"the measurement's process died: {_first_line(error)}") from error
         if outcome == "error":
             raise OfflineError(value)
-        return dict(value)
+        assert isinstance(value, Measurement)
+        return value
 
     def describe(self) -> dict[str, Any]:
         """The machine it runs on, and the process and the placement group of its actor. Raises OfflineError."""
@@ -161,10 +176,10 @@ class Cluster:
 
     @classmethod
     @contextmanager
-    def open(cls, config: ClusterConfig, instance_cpus: float) -> Iterator[Cluster]:
+    def open(cls, config: ClusterConfig, instance_cpus: float, load_processes: int = 1) -> Iterator[Cluster]:
         """A local Ray with room for one instance and the load generator, or an existing one. Raises ClusterError."""
         try:
-            _connect(config.address, instance_cpus + config.loadgen_cpus)
+            _connect(config.address, instance_cpus + config.loadgen_cpus * load_processes)
             with killed_with_us(_local_agents()):
                 yield cls(config)
         finally:
@@ -172,10 +187,11 @@ class Cluster:
                 _ray().shutdown()
 
     @contextmanager
-    def loadgen(self) -> Iterator[RemoteLoadgen]:
-        """A load generator for the whole experiment."""
-        with self._actor(LoadgenActor, {"CPU": self._config.loadgen_cpus}, max_restarts=-1) as (actor, group):
-            yield RemoteLoadgen(actor, group)
+    def loadgen(self, processes: int = 1) -> Iterator[RemoteLoadgen]:
+        """A load generator of so many processes for the whole experiment, spread over the nodes."""
+        bundle = {"CPU": self._config.loadgen_cpus}
+        with self._actors(LoadgenActor, [bundle] * processes, max_restarts=-1) as (actors, group):
+            yield RemoteLoadgen(actors, group)
 
     @contextmanager
     def instance(self, config: Config) -> Iterator[RemoteInstance]:
@@ -199,33 +215,44 @@ class Cluster:
         self, kind: type, bundle: dict[str, float], *args: Any, max_restarts: int = 0
     ) -> Iterator[tuple[Any, str]]:
         """An actor alone in a placement group, and that group's id."""
+        with self._actors(kind, [bundle], *args, max_restarts=max_restarts) as (actors, group):
+            yield actors[0], group
+
+    @contextmanager
+    def _actors(
+        self, kind: type, bundles: list[dict[str, float]], *args: Any, max_restarts: int = 0
+    ) -> Iterator[tuple[list[Any], str]]:
+        """An actor for each bundle of one placement group, and that group's id."""
         import ray
         from ray.util.placement_group import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        group = placement_group([bundle], strategy="PACK")
+        group = placement_group(bundles, strategy="PACK" if len(bundles) == 1 else "SPREAD")
         try:
             if not group.wait(self._config.ready_timeout_s):
-                have = {k: v for k, v in ray.cluster_resources().items() if k in bundle}
+                have = {k: v for k, v in ray.cluster_resources().items() if k in bundles[0]}
+                wanted = f"{len(bundles)} times {bundles[0]}" if len(bundles) > 1 else bundles[0]
                 raise ClusterError(
-                    f"no node has room for {bundle} within {self._config.ready_timeout_s:.0f} s "
+                    f"no node has room for {wanted} within {self._config.ready_timeout_s:.0f} s "
                     f"(the whole cluster has {have}); lower platform.num_cpus or cluster.loadgen_cpus"
                 )
-            actor = (
+            actors = [
                 ray.remote(kind)
                 .options(
                     num_cpus=bundle["CPU"],
                     max_concurrency=2,
                     max_restarts=max_restarts,
-                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0),
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
                 )
                 .remote(*args)
-            )
+                for index, bundle in enumerate(bundles)
+            ]
             try:
-                yield actor, group.id.hex()
+                yield actors, group.id.hex()
             finally:
                 with shielded():
-                    ray.kill(actor)
+                    for actor in actors:
+                        ray.kill(actor)
         finally:
             with shielded():
                 remove_placement_group(group)
@@ -343,6 +370,8 @@ def _as_loadgen_error() -> Iterator[None]:
         raise LoadgenError(f"the load generator failed: {error.cause!r}") from error
     except ray.exceptions.RayError as error:
         raise LoadgenError(f"the load generator died: {_first_line(error)}") from error
+    except TimeoutError as error:
+        raise LoadgenError("the load generator does not answer") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ refusals are ConfigError: one line that names the key, what is wrong and what wo
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from harness.identity import defines_cell
 from harness.overrides import (
+    GROUPS,
     as_override,
     check_folder,
     check_header,
@@ -31,7 +33,7 @@ from harness.overrides import (
     describe_values,
     find_key,
 )
-from harness.schema import Config, to_yaml
+from harness.schema import Config
 from harness.validate import ConfigError, complete
 
 ConfigStore.instance().store(name="schema", node=Config)
@@ -73,14 +75,19 @@ def _expand(plain: dict[str, str], axes: dict[str, list[str]], extra_dir: Path |
     """plain: key -> override; axes: key -> values as overrides write them. Both outrank the experiment's grid."""
     fixed = list(plain.values())
     base = _compose(fixed, extra_dir)
+    composed: dict[tuple[str, ...], DictConfig] = {(): base}  # by the groups that a cell chooses
     seen: set[str] = set()
     for grid in _grids(base.grid):
         own = {key: _axis_values(key, values, extra_dir) for key, values in grid.items()}
         merged = {key: texts for key, texts in own.items() if key not in plain} | axes
         for combination in itertools.product(*merged.values()):
-            cell = [f"{key}={value}" for key, value in zip(merged, combination, strict=True)]
-            config = complete(_to_object(_compose(fixed + cell, extra_dir) if cell else base))
-            text = to_yaml(config)
+            cell = dict(zip(merged, combination, strict=True))
+            chosen = tuple(f"{key}={value}" for key, value in cell.items() if key in GROUPS)
+            if chosen not in composed:
+                composed[chosen] = _compose([*fixed, *chosen], extra_dir)
+            keys = {key: value for key, value in cell.items() if key not in GROUPS}
+            config = complete(_to_object(_with_values(composed[chosen], keys)))
+            text = repr(config)
             if text not in seen:  # an axis that a system ignores (B for full_kv) gives the same cell twice
                 seen.add(text)
                 yield config
@@ -93,6 +100,14 @@ def _axis_values(key: str, values: list[Any], extra_dir: Path | None) -> list[st
         check_override(_parse(f"{key}={text}"), extra_dir)
     _check_axis(key, extra_dir)
     return texts
+
+
+def _with_values(config: DictConfig, values: dict[str, str]) -> DictConfig:
+    """A copy with keys set as overrides set them. Composing a cell anew would take Hydra a tenth of a second."""
+    copied = copy.deepcopy(config)
+    for key, text in values.items():
+        OmegaConf.update(copied, key, _parse(f"{key}={text}").value(), merge=False)
+    return copied
 
 
 def _compose(overrides: list[str], extra_dir: Path | None) -> DictConfig:

@@ -41,8 +41,8 @@ class Cell:
 
     @property
     def request(self) -> KVBytes:
-        """Bytes one request of the workload holds."""
-        return Footprint(self.config).request(self.config.workload.input_len + self.config.workload.output_len)
+        """Bytes the longest request of the workload holds."""
+        return Footprint(self.config).request(sum(self.config.workload.longest))
 
     @property
     def capacity(self) -> int:
@@ -78,6 +78,8 @@ class Cell:
             reason=reason,
             link=c.platform.link.label,
             prefetch=prefetch_label(c),
+            policy=c.replay.policy if c.engine.kind is EngineKind.replay else None,
+            tokens=c.replay.tokens if c.engine.kind is EngineKind.replay else None,
             outputs_valid=c.offload.system.outputs_valid,
             **rest,
         )
@@ -108,7 +110,7 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
         refusal = None
         if config.engine.kind.takes_requests:
             rule = make_pools(config) if config.engine.kind is EngineKind.simulated else FullOutput(config)
-            refusal = rule.refusal(config.workload.input_len, config.workload.output_len)
+            refusal = rule.refusal(*config.workload.longest)
         cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))
     return cells
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from harness.engine.footprint import Footprint
 from harness.experiment import Cell, Point
 from harness.identity import defines_cell
-from harness.schema import OffloadSystem, to_plain
+from harness.schema import LengthKind, LoadMode, OffloadSystem, to_plain
 from harness.units import common_unit, show_bytes, show_in, show_rate
 
 _NAMES = ("model.name", "selector.kind", "platform.name", "engine.kind", "workload.name")
@@ -149,7 +149,9 @@ def _shared(cells: Sequence[Cell]) -> Iterator[str]:
     """The lines above the table: whatever is the same for all cells."""
     c, flat = cells[0].config, [_flat(cell) for cell in cells]
     k = "" if c.selector.top_k is None else f" k={c.selector.top_k}"
-    lengths = f"{c.workload.input_len:,} tokens in, {c.workload.output_len:,} out"
+    about = "" if c.workload.lengths is LengthKind.fixed else "about "
+    about = "up to " if c.workload.max_input_len else about
+    lengths = f"{about}{c.workload.input_len:,} tokens in, {c.workload.output_len:,} out"
 
     def same(*said: tuple[str, str]) -> str:
         return ", ".join(text for keys, text in said if not any(_varies(flat, key) for key in keys.split()))
@@ -171,7 +173,11 @@ def _shared(cells: Sequence[Cell]) -> Iterator[str]:
 def _load(cells: Sequence[Cell]) -> str:
     """Concurrencies and requests; the requests only where all cells are driven alike."""
     load = cells[0].config.load
-    line = f"concurrency {', '.join(map(str, load.concurrencies))}"
+    if load.mode is LoadMode.open and load.arrivals:
+        most = ", ".join(map(str, load.concurrencies))
+        line = f"open loop, arrivals: {load.arrivals.value}, at most {most} in flight"
+    else:
+        line = f"concurrency {', '.join(map(str, load.concurrencies))}"
     if len({tuple(sorted((p.concurrency, p.num_requests) for p in _points(cell))) for cell in cells}) == 1:
         counts = {point.concurrency: point.num_requests for point in _points(cells[0])}
         line += f"; requests per point {', '.join(f'{counts[n]:,}' for n in load.concurrencies)}"

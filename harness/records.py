@@ -31,9 +31,9 @@ class RequestRecord:
     """
 
     request_id: str
-    worker: int
+    worker: int  # of the closed loop; the load generator's process in the open one
     prompt_sha: str  # of the prompt's token ids or text: equal prompts have equal values
-    input_len: int  # tokens in the prompt, as asked of the workload
+    input_len: int | None  # tokens in the prompt, as asked of the workload; None: text that was not tokenised
     output_len: int  # tokens asked for
     scheduled_s: float  # when the pacing wanted it sent
     sent_s: float  # when the request was handed to the socket
@@ -105,7 +105,21 @@ class ServerStats:
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 LATENCY_MEASURES = tuple(f"{s}_{m}_ms" for m in LATENCIES for s in STATISTICS)
-CLIENT_MEASURES = (
+PERCENTILES = ("median", "p90", "p95", "p99")
+REQUEST_LATENCIES = ("ttft", "tpot", "e2el")  # one value a request; ITL has one a token
+WITH_FAILURES = tuple(f"{s}_{m}_ms_with_failures" for m in REQUEST_LATENCIES for s in PERCENTILES)
+STEADY_MEASURES = (  # the same, within the window at full concurrency
+    "steady_start_s",
+    "steady_duration_s",
+    "steady_requests",  # completed inside it
+    "steady_output_throughput",
+    *(f"steady_{name}" for name in LATENCY_MEASURES),
+)
+INTERVALS = (  # what a bootstrap over requests bounds with 95% confidence, as `_ci_low` and `_ci_high`
+    *(f"{s}_{m}_ms" for m in REQUEST_LATENCIES for s in ("mean", "median", "p99")),
+    "mean_itl_ms",
+)
+TIMESTAMP_MEASURES = (  # from the requests' records alone: harness.loadgen.metrics
     "duration_s",
     "completed",
     "failed",
@@ -115,8 +129,32 @@ CLIENT_MEASURES = (
     "output_throughput",
     "total_token_throughput",
     *LATENCY_MEASURES,
-    "lag_p99_ms",  # how late the client's own event loop ran
+    *WITH_FAILURES,  # percentiles where a failed request took for ever; None: the percentile is infinite
+    *(f"{name}_ci_{end}" for name in INTERVALS for end in ("low", "high")),  # None: too few requests
+    *STEADY_MEASURES,
+    "goodput",  # requests that met every SLO / requests sent; None without an SLO
+    "request_goodput",  # those per second
+    "output_throughput_per_user",  # tokens/s one user sees: 1 / mean TPOT
+    "output_throughput_per_device",
+    "mean_concurrency",  # requests in flight, over the duration
+    "peak_concurrency",
+    "offered_request_rate",  # requests the pacing wanted sent / second; None with fewer than two
+    "mean_dispatch_lag_ms",  # from when the pacing wanted a request sent to the socket; part of its TTFT
+    "p99_dispatch_lag_ms",
+    "max_dispatch_lag_ms",
+    "late_dispatches",  # requests sent later than load.late_after_ms
 )
+PROCESS_MEASURES = (  # of the load generator itself; the worst of its processes
+    "lag_p99_ms",  # how late its event loop ran
+    "lag_mean_ms",
+    "lag_max_ms",
+    "lag_share",  # mean lateness / mean TTFT
+    "cpu_share",  # CPU time / time, of the measured part
+    "cpu_us_per_token",
+    "load_processes",
+    "clock_uncertainty_ms",  # of the merged timestamps; None with one process
+)
+CLIENT_MEASURES = TIMESTAMP_MEASURES + PROCESS_MEASURES
 SERVER_MEASURES = (
     "decode_only_throughput",  # generated tokens / time the engine spent in decode steps
     "hit_rate",
@@ -140,6 +178,7 @@ SERVER_MEASURES = (
     "device_metadata_bytes",
     "host_kv_bytes",
     "peak_running",
+    "decode_tokens",  # the server's own count of tokens generated in decode steps
 )
 KERNEL_MEASURES = (  # of one call of resolve for one layer and the whole batch (engine=kernels)
     "miss_rate",  # misses / selected entries, 0 to 1
@@ -151,13 +190,18 @@ KERNEL_MEASURES = (  # of one call of resolve for one layer and the whole batch 
     "floor_us",  # reading the selection once and plain copies of the missing bytes, on the same device
     "reference_us",  # the torch reference of resolve
 )
+REPLAY_MEASURES = (  # of selections replayed under a policy (engine=replay), beside miss_rate
+    "first_step_miss_rate",
+    "replayed_selections",  # selected positions that were looked up, all requests, layers and steps together
+    "selections_per_s",  # of them, in a second of one core's time; making or reading the selections is not counted
+)
 QUALITY_MEASURES = (  # of a text's own next tokens, given all before them (engine=quality)
     "perplexity",
     "dense_perplexity",  # of the same tokens with full attention
     "agreement",  # share of tokens for which the likeliest next one is full attention's too, 0 to 1
     "scored_tokens",
 )
-MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES + QUALITY_MEASURES
+MEASURES = CLIENT_MEASURES + SERVER_MEASURES + KERNEL_MEASURES + REPLAY_MEASURES + QUALITY_MEASURES
 
 
 @dataclass(kw_only=True, slots=True)
@@ -174,12 +218,14 @@ class ResultRow:
     top_k: int | None  # None: dense
     cache_slots: int | None  # B; None: the system has no device cache
     workload: str
-    input_len: int
-    output_len: int
+    input_len: int  # tokens; workload.input_len: exact, the mean of drawn lengths, or the limit of a file's
+    output_len: int  # likewise
     concurrency: int
     num_requests: int
     repeat: int
     status: Status
+    policy: str | None = None  # replacement policy that was replayed; None for what serves and what is timed
+    tokens: int | None = None  # of one step, which share a cache; None where no policy was replayed
     reason: str | None = None  # why the status is not ok
     link: str = "memory copy"  # what host-device copies went over: `memory copy`, `emulated 2 GB/s + 10 us`
     prefetch: str = "none"  # or `exact`, `speculative`; `none (why)` where what was asked for cannot be

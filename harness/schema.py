@@ -114,6 +114,7 @@ class EngineKind(Enum):
     native = "native"
     kernels = "kernels"
     simulated = "simulated"
+    replay = "replay"
     quality = "quality"
 
     @property
@@ -135,12 +136,54 @@ class EngineKind(Enum):
 class WorkloadKind(Enum):
     random_ids = "random_ids"
     text_files = "text_files"
+    sharegpt = "sharegpt"
+    longbench_v2 = "longbench_v2"
+    mooncake = "mooncake"
+    azure = "azure"
     selections = "selections"
+    synthetic_selections = "synthetic_selections"
+    selection_trace = "selection_trace"
 
     @property
     def sends_requests(self) -> bool:
         """Whether it gives prompts for a server; else selections for an engine that serves nothing."""
-        return self is not WorkloadKind.selections
+        return self not in _SELECTIONS
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether its requests have arrival times."""
+        return self in (WorkloadKind.mooncake, WorkloadKind.azure)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether its requests, lengths included, are those of `workload.files`."""
+        return self.is_trace or self in (WorkloadKind.sharegpt, WorkloadKind.longbench_v2)
+
+    @property
+    def needs_tokenizer(self) -> bool:
+        return self in (WorkloadKind.text_files, WorkloadKind.sharegpt, WorkloadKind.longbench_v2)
+
+
+class LengthKind(Enum):
+    fixed = "fixed"
+    uniform = "uniform"
+    lognormal = "lognormal"
+    empirical = "empirical"
+
+
+class LoadMode(Enum):
+    closed = "closed"
+    open = "open"
+
+
+class ArrivalKind(Enum):
+    constant = "constant"
+    poisson = "poisson"
+    gamma = "gamma"
+    trace = "trace"
+
+
+_SELECTIONS = (WorkloadKind.selections, WorkloadKind.synthetic_selections, WorkloadKind.selection_trace)
 
 
 class TrackerKind(Enum):
@@ -301,7 +344,7 @@ class CostConfig:
 class PlatformConfig:
     name: str = MISSING
     num_devices: int = 1
-    """Devices one instance computes on."""
+    """Devices one instance computes on; `output_throughput_per_device` divides by it."""
     accelerator: str | None = None
     """Their kind, as sold; null: the CPU."""
     device_memory: int | str | None = None
@@ -381,43 +424,143 @@ class EngineConfig:
 
 
 @dataclass(kw_only=True, slots=True)
+class LocalityConfig:
+    """How a synthetic selection stream keeps and changes what it selects; see `workloads.traces.synthetic`.
+
+    Weights are standard deviations of the parts of a position's score.
+    """
+
+    static_weight: float = 1.0
+    """What never changes."""
+    slow_weight: float = 0.43
+    slow_rho: float = 0.95
+    """Correlation of the slow part with itself one step later."""
+    fast_weight: float = 0.27
+    fast_rho: float = 0.6
+    noise_weight: float = 0.2
+    """Fresh at every step."""
+
+
+@dataclass(kw_only=True, slots=True)
 class WorkloadConfig:
     kind: WorkloadKind = MISSING
     name: str = MISSING
     input_len: int = MISSING
-    """Prompt tokens."""
+    """Prompt tokens: of every request (`lengths=fixed`), their mean (`uniform`, `lognormal`), or `max_input_len`
+    where a file gives the lengths. Result rows carry this number."""
     output_len: int = MISSING
-    """Tokens to generate; EOS is ignored unless `stop_on_eos`."""
+    """Tokens to generate, likewise; EOS is ignored unless `stop_on_eos`."""
+    lengths: LengthKind = LengthKind.fixed
+    """How the requests' lengths are drawn; `random_ids` and `text_files` only."""
+    input_spread: float = 0.0
+    """uniform: half the range as a share of the mean; lognormal: the standard deviation as a share of the mean."""
+    output_spread: float = 0.0
+    max_input_len: int | None = None
+    """Longest prompt of lognormal lengths (longer draws are drawn again) and of files (longer requests are left out;
+    LongBench's are cut in their middle)."""
+    max_output_len: int | None = None
+    length_file: str | None = None
+    """empirical: where pairs of lengths are drawn from, a CSV or JSONL file; see `workloads.lengths`."""
+    length_scale: float = 1.0
+    """Lengths of a trace or of `length_file` are multiplied by this: the shape of a large trace on a small model."""
     stop_on_eos: bool = False
     temperature: float = 0.0
     seed: int = 0
     miss_rate: float | None = None
     """selections only: share of each selection that is not in the device cache, 0 to 1. The context is `input_len`
     positions, and `output_len` decode steps are timed."""
+    locality: LocalityConfig = field(default_factory=LocalityConfig)
+    """synthetic_selections only. The context grows from `input_len` by one position in each of `output_len` steps."""
+    trace: str | None = None
+    """selection_trace only: a file that `trace.record` or `python -m workloads` made."""
     files: list[str] = field(default_factory=list)
-    """text_files only: globs of files to cut prompts from; empty: the Python standard library's sources."""
+    """text_files: globs of files to cut prompts from; empty: the Python standard library's sources. sharegpt,
+    longbench_v2, mooncake and azure: the one file to read."""
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """The most prompt tokens and the most output tokens a request can have."""
+        if self.lengths is LengthKind.uniform:
+            return round(self.input_len * (1 + self.input_spread)), round(self.output_len * (1 + self.output_spread))
+        return self.max_input_len or self.input_len, self.max_output_len or self.output_len
 
 
 @dataclass(kw_only=True, slots=True)
 class LoadConfig:
     """How an instance is driven: one point per concurrency and repeat."""
 
+    mode: LoadMode = LoadMode.closed
+    """closed: workers that each send their next request when their last has ended; open: requests arrive by a clock,
+    whatever the server does."""
     concurrencies: list[int] = MISSING
+    """closed: workers. open: the most requests in flight; one that arrives beyond waits, which its TTFT counts."""
     repeats: int = 1
     num_requests: int | None = None
     """N of every point; give this or `requests_per_worker`, never neither."""
     requests_per_worker: int | None = None
-    """N = this x concurrency."""
+    """N = this x concurrency; closed loop only."""
+    max_seconds: float | None = None
+    """No request is sent that is due later than this after the first one; those in flight are waited for. With it,
+    N is a bound."""
     warmup_requests: int = 1
     """Sent and drained before the measured part, with prompts of their own."""
     stagger_s: float = 0.0
-    """Time between the workers' first requests."""
+    """closed: time between the workers' first requests; 0 starts all at once."""
+    arrivals: ArrivalKind | None = None
+    """open: equal gaps, a Poisson process, gamma-distributed gaps, or the workload's own times."""
+    request_rate: float | None = None
+    """open: mean arrivals per second; null for `arrivals=trace`."""
+    burstiness: float = 1.0
+    """gamma: its shape. 1 is Poisson; below 1 arrivals come in bursts, above 1 they are more regular."""
+    slowdown: float = 1.0
+    """trace: the times between arrivals are multiplied by this; 0.1 replays ten times faster."""
+    processes: int = 1
+    """Load-generator processes, each with `cluster.loadgen_cpus`, for more than one can hold."""
     connect_timeout_s: float = 10.0
     first_token_timeout_s: float = 600.0
     idle_timeout_s: float = 120.0
     total_timeout_s: float = 3600.0
+    # what makes a point invalid; the measured value is in its row
     max_lag_p99_ms: float = 100.0
-    """A point whose client ran later than this is invalid."""
+    """The client's event loop ran later than this at p99 (`lag_p99_ms`)."""
+    max_lag_share: float = 0.1
+    """The client's mean lateness is more than this share of the mean TTFT it measured (`lag_share`)."""
+    max_cpu_share: float = 0.9
+    """The client's process computed for more than this share of the time (`cpu_share`; it has one busy thread)."""
+    min_completed: int = 1
+    """Fewer requests than this completed (`completed`)."""
+    max_failed_share: float = 0.0
+    """More than this share of the requests failed. An output of the wrong length is never allowed."""
+    max_token_mismatch: float = 0.0
+    """The server's own count of generated tokens differs by more than this share from what came."""
+    # what is counted and reported
+    late_after_ms: float = 10.0
+    """A request sent this much later than the pacing wanted counts as a late dispatch."""
+    slo_ttft_ms: float | None = None
+    """Goodput counts requests that met every limit given here and in the two keys below."""
+    slo_tpot_ms: float | None = None
+    slo_e2el_ms: float | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class TraceConfig:
+    record: bool = False
+    """Keep what every layer selects at every decode step of the measured requests: `selections.trace` in the
+    point's folder."""
+
+
+@dataclass(kw_only=True, slots=True)
+class PolicyConfig:
+    """engine=replay only: what keeps `offload.cache_slots` entries of each request and layer."""
+
+    policy: str = "lru"
+    """A replacement policy by name; `python -m workloads replay --help` lists them."""
+    tokens: int = 1
+    """Tokens of one decode step, which share the cache in order: 1 + N with multi-token prediction of N."""
+    empty: bool = False
+    """Whether the caches begin empty, not with the newest positions of the prompt."""
+    parameters: list[str] = field(default_factory=list)
+    """The policy's own, where they shall differ from its defaults: NAME:NUMBER each, such as buckets:4."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -459,6 +602,8 @@ class Config:
     offload: OffloadConfig = field(default_factory=OffloadConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     workload: WorkloadConfig = field(default_factory=WorkloadConfig)
+    trace: TraceConfig = field(default_factory=TraceConfig)
+    replay: PolicyConfig = field(default_factory=PolicyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
 

@@ -1,8 +1,9 @@
 """Results on disk, which are the truth: one folder per point, written whole or not at all.
 
 `<results_dir>/<experiment>/<cell_id>/c<C>-r<repeat>/` holds `config.yaml`, `result.json` (the flat row),
-`requests.parquet` (one line per request), `server.log` and `env.json`. A folder under its final name is
-complete; one that is being written has a hidden name ending in `.partial`, which every reader ignores.
+`requests.parquet` (one line per request), `server.log` and `env.json`; with `trace.record` also `selections.trace`,
+and for engine=replay `steps.parquet` (one line per decode step). A folder under its final name is complete; one that
+is being written has a hidden name ending in `.partial`, which every reader ignores.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
 
 _POINT_NAME = re.compile(r"c(\d+)-r(\d+)")
 _PARTIAL = ".partial"
+STEPS_FILE = "steps.parquet"
 
 # a ResultRow field's annotation -> pandas dtype
 _DTYPES = {"int": "int64", "int | None": "Int64", "bool": "bool"}
-_NULLABLE_TEXT = ("reason", "count_source")
+_NULLABLE_TEXT = ("reason", "count_source", "policy")
 _COUNTS = (
     *("completed", "failed", "total_input_tokens", "total_output_tokens"),
-    *("h2d_bytes", "device_kv_bytes", "host_kv_bytes", "peak_running"),
+    *("h2d_bytes", "device_kv_bytes", "host_kv_bytes", "peak_running", "replayed_selections", "decode_tokens"),
+    *("steady_requests", "late_dispatches", "peak_concurrency", "load_processes"),
 )
 # column -> pandas dtype, in the order of ResultRow.to_flat()
 COLUMN_DTYPES: dict[str, str] = {
@@ -54,8 +57,9 @@ def write_point(
     config_yaml: str,
     env: dict[str, Any],
     server_log: str,
+    files: Mapping[str, bytes] | None = None,
 ) -> Path:
-    """Store one point atomically and durably; returns its folder.
+    """Store one point atomically and durably, with further `files` by name; returns its folder.
 
     A number that is not finite (the mean of nothing) is stored as null: JSON has no NaN, and null is how
     a row says "not measured". `requests` may be empty; the parquet file is then empty but typed.
@@ -75,6 +79,8 @@ def write_point(
         _write_text(partial / "server.log", server_log)
         _write_json(partial / "env.json", env)
         _write_requests(partial / "requests.parquet", requests)
+        for name, data in (files or {}).items():
+            _write_file(partial / name, data)
         _write_json(partial / "result.json", flat)
         _fsync_dir(partial)
         _put_in_place(partial, final)
@@ -101,6 +107,27 @@ def read_requests(point: Path | str, columns: Sequence[str] | None = None) -> pd
     except (pa.ArrowInvalid, OSError) as error:
         raise _unreadable(path, error) from error
     return table.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+
+
+def encode_steps(columns: Mapping[str, Sequence[Any]]) -> bytes:
+    """STEPS_FILE of a point: one line per decode step, as Parquet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(columns)), buffer)
+    return bytes(buffer.getvalue())
+
+
+def read_steps(point: Path | str) -> pd.DataFrame:
+    """What a point measured step by step: `step` and measures. Raises ValueError where it has no such file."""
+    import pandas as pd
+
+    path = Path(point) / STEPS_FILE
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
 
 
 def read_rows(experiment_dir: Path | str) -> pd.DataFrame:
@@ -256,8 +283,12 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def _write_text(path: Path, text: str) -> None:
+    _write_file(path, text.encode("utf-8", errors="backslashreplace"))
+
+
+def _write_file(path: Path, data: bytes) -> None:
     with path.open("wb") as file:
-        file.write(text.encode("utf-8", errors="backslashreplace"))
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 

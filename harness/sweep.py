@@ -5,9 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,16 @@ from harness.display import SweepDisplay
 from harness.experiment import Cell, Point, experiment_dir, server_measures
 from harness.instances import InstanceError
 from harness.interrupts import shielded
-from harness.loadgen.run import PointLoad, PointResult
+from harness.loads import point_loads, point_row, prompt_source
 from harness.offline import OfflineError
 from harness.records import RequestRecord, ResultRow, Status
-from harness.schema import Config, to_plain, to_yaml
+from harness.schema import to_plain, to_yaml
 from harness.simulation import simulate_point
 from harness.store import clean_partial, write_point
 from harness.sysinfo import machine
 from harness.tracking import Tracker
 from harness.validate import ConfigError
-from harness.weights import weights_folder
-from workloads import Source, make_source
-
-WARMUP_TOKENS = 8  # a warm-up request computes its whole prompt but generates little
+from workloads import Source
 
 
 class Busy(RuntimeError):
@@ -82,13 +79,13 @@ class Sweep:
         feasible = [cell for cell in feasible if cell.config.engine.kind.needs_cluster]
         if feasible:
             cpus = max(cell.config.platform.num_cpus for cell in feasible)
-            with Cluster.open(config.cluster, cpus) as cluster:
+            with Cluster.open(config.cluster, cpus, config.load.processes) as cluster:
                 offline = [cell for cell in feasible if not cell.config.engine.kind.serves]
                 for _, alike in groupby(offline, key=lambda cell: to_plain(cell.config)["platform"]):
                     rows += self._measure_offline(list(alike), cluster)
                 served = [cell for cell in feasible if cell.config.engine.kind.serves]
                 if served:
-                    with cluster.loadgen() as loadgen:
+                    with cluster.loadgen(config.load.processes) as loadgen:
                         for cell in served:
                             rows += self._run_cell(cell, cluster, loadgen)
         return rows
@@ -125,19 +122,20 @@ class Sweep:
     def _measure_point(self, cell: Cell, point: Point, remote: RemoteOffline) -> ResultRow:
         self.display.running(cell, point, 0, 0, 0.0)
         env: dict[str, Any] = {"driver": machine()}
+        files: dict[str, bytes] = {}
         try:
-            measures = remote.measure(cell.config, point.concurrency, point.repeat)
-            row = cell.row(point, Status.OK, measures=measures)
+            measured = remote.measure(cell.config, point.concurrency, point.repeat)
+            row, files = cell.row(point, Status.OK, measures=measured.measures), measured.files
             env["instance"] = remote.describe()
         except OfflineError as error:
             row = cell.row(point, Status.FAILED, str(error))
-        self._keep(cell, point, row, [], env, "")
+        self._keep(cell, point, row, [], env, "", files)
         return row
 
     def _run_cell(self, cell: Cell, cluster: Cluster, loadgen: RemoteLoadgen) -> list[ResultRow]:
         self.display.starting(cell)
         try:
-            source = _source(cell.config)
+            source = prompt_source(cell.config)
         except ValueError as error:  # no such files
             with self._tracked(cell):
                 return self._give_up(cell, cell.points, Status.FAILED, str(error))
@@ -182,8 +180,9 @@ class Sweep:
         instance.check()
         self.display.running(cell, point, 0, 0, 0.0)
         requests: list[RequestRecord] = []
+        files: dict[str, bytes] = {}
         try:
-            measured, warmup = _loads(cell.config, point, source, instance.url)
+            measured, warmup = point_loads(cell.config, point, source, instance.url)
             if warmup:
                 warm = loadgen.run(warmup)
                 if warm.status is Status.FAILED:
@@ -192,11 +191,13 @@ class Sweep:
             before = instance.stats()
             result = loadgen.run(measured, lambda *now: self.display.running(cell, point, *now))
             requests = result.requests
-            row = _row(cell, point, result, server_measures(instance.stats().since(before)))
+            row = point_row(cell, point, result, instance.stats().since(before))
+            if cell.config.trace.record:
+                files = {"selections.trace": trace} if (trace := instance.selection_trace()) else {}
             log = instance.new_log()
         except (InstanceError, LoadgenError, ValueError) as error:  # ValueError: too little text for the prompts
             row, log = cell.row(point, Status.FAILED, str(error)), _last_words(instance)
-        self._keep(cell, point, row, requests, env, log)
+        self._keep(cell, point, row, requests, env, log, files)
         return row
 
     def _keep(
@@ -207,9 +208,10 @@ class Sweep:
         requests: list[RequestRecord],
         env: dict[str, Any],
         log: str,
+        files: Mapping[str, bytes] | None = None,
     ) -> None:
         folder = experiment_dir(cell.config)
-        write_point(folder, row, requests, config_yaml=to_yaml(cell.config), env=env, server_log=log)
+        write_point(folder, row, requests, config_yaml=to_yaml(cell.config), env=env, server_log=log, files=files)
         self.tracker.log_point(row)
         self.display.finished(cell, point, row)
 
@@ -220,42 +222,6 @@ class Sweep:
         for point, row in zip(points, rows, strict=True):
             self._keep(cell, point, row, [], {"driver": machine()}, log)
         return rows
-
-
-def _source(config: Config) -> Source:
-    folder = weights_folder(config.model.weights)
-    tokenizer = folder / "tokenizer.json" if folder else None
-    return make_source(config.workload, vocab_size=config.model.vocab_size, tokenizer_file=tokenizer)
-
-
-def _loads(config: Config, point: Point, source: Source, url: str) -> tuple[PointLoad, PointLoad | None]:
-    """The measured requests, and the warm-up ones before them (None without)."""
-    where = {"concurrency": point.concurrency, "repeat": point.repeat}
-    measured = PointLoad(
-        base_url=url,
-        model=config.model.name,
-        prompts=source.prompts(point.num_requests, phase="measured", **where),
-        concurrency=point.concurrency,
-        load=config.load,
-        temperature=config.workload.temperature,
-        ignore_eos=not config.workload.stop_on_eos,
-    )
-    count = config.load.warmup_requests
-    if not count:
-        return measured, None
-    prompts = source.prompts(count, phase="warmup", **where)
-    short = [replace(p, output_len=min(p.output_len, WARMUP_TOKENS)) for p in prompts]
-    return measured, replace(measured, prompts=short, concurrency=min(count, point.concurrency))
-
-
-def _row(cell: Cell, point: Point, result: PointResult, server: dict[str, float | int | None]) -> ResultRow:
-    return cell.row(
-        point,
-        result.status,
-        result.reason,
-        count_source=result.count_source,
-        measures={**result.measures, **server},
-    )
 
 
 def _last_words(instance: RemoteInstance) -> str:

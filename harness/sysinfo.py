@@ -46,6 +46,11 @@ def machine() -> dict[str, Any]:
     }
 
 
+def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """What only processes of one machine share, and with it one clock; by name where the kernel gives none."""
+    return _read(file) or platform.node()
+
+
 def free_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Host memory that a new process could take: the machine's, or less where a container's limit is near.
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from operator import attrgetter
 
+from harness.load_rules import load_problems, workload_problems
 from harness.model_rules import complete_selector, model_problem
+from harness.replay_rules import check_replay, complete_from_trace
 from harness.schema import (
     AdmissionRule,
     Config,
     EngineConfig,
     EngineKind,
+    LocalityConfig,
     ModelConfig,
     OffloadConfig,
     OffloadSystem,
+    PolicyConfig,
     Prefetch,
     SelectorConfig,
     SelectorKind,
@@ -62,8 +67,14 @@ AT_LEAST_ONE = (  # or null
     "engine.prefill_chunk_tokens",
     "workload.input_len",
     "workload.output_len",
+    "replay.tokens",
+    "workload.max_input_len",
+    "workload.max_output_len",
     "load.repeats",
+    "load.num_requests",
     "load.requests_per_worker",
+    "load.processes",
+    "platform.num_devices",
 )
 AT_LEAST_ZERO = (
     "model.seed",
@@ -76,8 +87,20 @@ AT_LEAST_ZERO = (
     "workload.temperature",
     "workload.seed",
     "platform.link.latency_us",
+    "workload.locality.static_weight",
+    "workload.locality.slow_weight",
+    "workload.locality.slow_rho",
+    "workload.locality.fast_weight",
+    "workload.locality.fast_rho",
+    "workload.locality.noise_weight",
+    "workload.input_spread",
+    "workload.output_spread",
     "load.warmup_requests",
     "load.stagger_s",
+    "load.min_completed",
+    "load.max_failed_share",
+    "load.max_token_mismatch",
+    "load.late_after_ms",
 )
 ABOVE_ZERO = (
     "model.rope_theta",
@@ -105,6 +128,16 @@ ABOVE_ZERO = (
     "load.idle_timeout_s",
     "load.total_timeout_s",
     "load.max_lag_p99_ms",
+    "load.max_lag_share",
+    "load.max_cpu_share",
+    "load.max_seconds",
+    "load.request_rate",
+    "load.burstiness",
+    "load.slowdown",
+    "load.slo_ttft_ms",
+    "load.slo_tpot_ms",
+    "load.slo_e2el_ms",
+    "workload.length_scale",
     "cluster.loadgen_cpus",
     "cluster.ready_timeout_s",
 )
@@ -125,6 +158,7 @@ def complete(config: Config) -> Config:
     _check_names(config)
     _check_numbers(config)
     _refuse(model_problem(config.model))
+    _complete_workload(config)
     _complete_lengths(config)
     _refuse(complete_selector(config))
     _complete_offload(config)
@@ -134,6 +168,7 @@ def complete(config: Config) -> Config:
     _check_workload(config)
     _check_offline(config)
     _check_load(config)
+    _check_trace(config)
     _drop_unused(config)
     return config
 
@@ -153,6 +188,9 @@ def _check_numbers(config: Config) -> None:
             raise ConfigError(f"{key}={seed} must be below 2**63")
     if config.model.embed_common > 1:
         raise ConfigError(f"model.embed_common={config.model.embed_common} is a share: choose 0 to 1")
+    for key, rho in (("slow", config.workload.locality.slow_rho), ("fast", config.workload.locality.fast_rho)):
+        if rho >= 1:
+            raise ConfigError(f"workload.locality.{key}_rho={rho} is a correlation: choose 0 to below 1")
     if config.engine.port > 65535:
         raise ConfigError(f"engine.port={config.engine.port} must be at most 65535; 0 takes any free port")
 
@@ -169,6 +207,13 @@ def _check_names(config: Config) -> None:
 def _refuse(problem: str | None) -> None:
     if problem is not None:
         raise ConfigError(problem)
+
+
+def _complete_workload(config: Config) -> None:
+    try:
+        complete_from_trace(config)
+    except ValueError as error:  # of a trace that is none, or is another model's
+        raise ConfigError(str(error)) from error
 
 
 def _complete_lengths(config: Config) -> None:
@@ -261,16 +306,7 @@ def _check_workload(config: Config) -> None:
     work = config.workload
     if work.temperature > MAX_TEMPERATURE:
         raise ConfigError(f"workload.temperature={work.temperature} must be at most {MAX_TEMPERATURE:g}")
-    if work.input_len + work.output_len > config.context_len:
-        raise ConfigError(
-            f"workload.input_len={work.input_len} + workload.output_len={work.output_len} is longer than "
-            f"engine.context_len={config.context_len}"
-        )
-    if work.kind is WorkloadKind.text_files and config.model.weights == "random":
-        raise ConfigError(
-            f"workload=text_files needs a tokenizer, which model={config.model.name} has not; "
-            "choose workload=random_ids"
-        )
+    _refuse_first(workload_problems(config))
 
 
 def _check_offline(config: Config) -> None:
@@ -286,6 +322,16 @@ def _check_offline(config: Config) -> None:
             if kind.takes_requests
             else f"engine={kind.value} takes selections, not requests: choose workload.kind from {', '.join(fit)}"
         )
+    if (kind is EngineKind.kernels) != (work.kind is WorkloadKind.selections):
+        raise ConfigError(
+            f"workload={work.kind.value} and engine={kind.value} do not go together: kernels takes selections, replay "
+            "takes synthetic_selections and selection_trace"
+        )
+    if kind is EngineKind.replay:
+        try:
+            check_replay(config)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     if kind is not EngineKind.kernels:
         return
     if config.offload.system is not OffloadSystem.hisparse_sync:
@@ -319,20 +365,17 @@ def _check_quality(config: Config) -> None:
 
 
 def _check_load(config: Config) -> None:
-    load = config.load
-    if not load.concurrencies or any(c < 1 for c in load.concurrencies):
-        raise ConfigError(f"load.concurrencies={load.concurrencies} must list values of at least 1")
-    if len(set(load.concurrencies)) < len(load.concurrencies):
-        raise ConfigError(f"load.concurrencies={load.concurrencies} names a value twice")
-    if (load.num_requests is None) == (load.requests_per_worker is None):
-        raise ConfigError(
-            "set exactly one of load.num_requests (N) and load.requests_per_worker (N / concurrency), the other to null"
-        )
-    if load.num_requests is not None and load.num_requests < max(load.concurrencies):
-        raise ConfigError(
-            f"load.num_requests={load.num_requests} is below load.concurrencies={max(load.concurrencies)}, "
-            "which it could never reach"
-        )
+    _refuse_first(load_problems(config))
+
+
+def _refuse_first(problems: Iterator[str]) -> None:
+    for problem in problems:
+        raise ConfigError(problem)
+
+
+def _check_trace(config: Config) -> None:
+    if config.trace.record and config.selector.kind is SelectorKind.dense:
+        raise ConfigError("trace.record=true has nothing to record with selector=dense, which takes all positions")
 
 
 def _drop_unused(config: Config) -> None:
@@ -341,9 +384,15 @@ def _drop_unused(config: Config) -> None:
         config.selector.page_size = SelectorConfig().page_size
     if config.selector.kind is not SelectorKind.window:
         config.selector.sink = SelectorConfig().sink
-    if config.workload.kind is not WorkloadKind.text_files:
+    if config.workload.kind is WorkloadKind.random_ids:
         config.workload.files = []
     if config.workload.kind is not WorkloadKind.selections:
         config.workload.miss_rate = None
+    if config.workload.kind is not WorkloadKind.synthetic_selections:
+        config.workload.locality = LocalityConfig()
+    if config.workload.kind is not WorkloadKind.selection_trace:
+        config.workload.trace = None
+    if config.engine.kind is not EngineKind.replay:
+        config.replay = PolicyConfig()
     if config.model.weights != "random":
         config.model.seed, config.model.embed_common = ModelConfig().seed, ModelConfig().embed_common

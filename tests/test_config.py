@@ -226,7 +226,6 @@ def test_no_number_of_the_schema_goes_unchecked() -> None:
         "model.index_top_k",
         "offload.cache_slots",
         "engine.context_len",
-        "load.num_requests",
         "workload.miss_rate",  # test_offline_kernels
     }
 

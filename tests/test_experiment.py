@@ -49,7 +49,17 @@ NOT_A_CELL = {  # where, when and how often something is run, and what it is cal
     "load.first_token_timeout_s",
     "load.idle_timeout_s",
     "load.total_timeout_s",
+    "load.processes",
     "load.max_lag_p99_ms",
+    "load.max_lag_share",
+    "load.max_cpu_share",
+    "load.min_completed",
+    "load.max_failed_share",
+    "load.max_token_mismatch",
+    "load.late_after_ms",
+    "load.slo_ttft_ms",
+    "load.slo_tpot_ms",
+    "load.slo_e2el_ms",
 }
 
 
@@ -292,6 +302,7 @@ def test_counters_become_measures() -> None:
             "device_kv_bytes": 10,
             "host_kv_bytes": 20,
             "peak_running": 4,
+            "decode_tokens": 600,
         }
     )
     assert set(measures) == set(SERVER_MEASURES)
@@ -300,6 +311,7 @@ def test_counters_become_measures() -> None:
 def test_what_a_server_does_not_report_stays_unknown() -> None:
     assert set(server_measures(ServerStats()).values()) == {None}
     idle = server_measures(ServerStats(decode_tokens=0, decode_seconds=0.0, decode_steps=0, lookups=0, misses=0))
+    assert idle["decode_tokens"] == 0
     assert {idle[name] for name in ("decode_only_throughput", "hit_rate", "misses_per_step")} == {None}
     perfect = server_measures(ServerStats(lookups=10, misses=0, decode_steps=5))
     assert (perfect["hit_rate"], perfect["misses_per_step"]) == (1, 0)

@@ -221,7 +221,7 @@ def test_help_names_a_users_own_choices(tmp_path: Path, capsys: pytest.CaptureFi
 def test_weights_of_another_model_are_refused_before_anything_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "config.json").write_text('{"num_hidden_layers": 12}')
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 12}')
     overrides = ["experiment=smollm2_quest", f"model.weights={tmp_path}", f"results_dir={tmp_path / 'r'}"]
     assert main(overrides) == 2
     assert "model.num_layers=30" in capsys.readouterr().err and not (tmp_path / "r").exists()
@@ -230,6 +230,6 @@ def test_weights_of_another_model_are_refused_before_anything_starts(
 def test_every_cell_of_a_sweep_is_held_against_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not one a model's name: the cell that does not fit may be any of them."""
     overrides = ["experiment=smollm2_quest", f"model.weights={tmp_path},random", f"results_dir={tmp_path / 'r'}"]
-    (tmp_path / "config.json").write_text('{"num_hidden_layers": 12}')
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 12}')
     assert main([*overrides, "workload=random_ids"]) == 2
     assert "model.num_layers=30" in capsys.readouterr().err and not (tmp_path / "r").exists()

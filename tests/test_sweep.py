@@ -14,9 +14,10 @@ from harness.display import SweepDisplay
 from harness.experiment import Cell, plan
 from harness.instances import InstanceError
 from harness.loadgen.run import PointLoad, PointResult
+from harness.loads import WARMUP_TOKENS, prompt_source
 from harness.records import ServerStats, Status
 from harness.store import read_row, stored_status
-from harness.sweep import WARMUP_TOKENS, Sweep, _source
+from harness.sweep import Sweep
 from harness.tracking import NullTracker
 
 
@@ -77,7 +78,7 @@ def cell(tmp_path: Path) -> Cell:
 
 def run_point(cell: Cell, server: FakeServer, loadgen: FakeLoadgen) -> Any:
     sweep = Sweep([cell], NullTracker(), SweepDisplay(Console(quiet=True), [cell]))
-    return sweep._run_point(cell, cell.points[0], _source(cell.config), server, loadgen, {"driver": {}})  # type: ignore[arg-type]
+    return sweep._run_point(cell, cell.points[0], prompt_source(cell.config), server, loadgen, {"driver": {}})  # type: ignore[arg-type]
 
 
 def test_the_warm_up_is_over_before_anything_is_counted(cell: Cell) -> None:

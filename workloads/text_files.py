@@ -1,14 +1,13 @@
-"""Prompts of one exact token length, cut from real files at random places."""
+"""Prompts of exact token lengths, cut from real files at random places."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-from tokenizers import Tokenizer
 
-from harness.schema import WorkloadConfig
+from harness.schema import LengthKind, WorkloadConfig
 from workloads.corpus import Corpus, find_files
+from workloads.encoder import Encoder
+from workloads.lengths import length_drawer
 from workloads.prompt import Phase, Prompt, make_prompt, point_rng
 
 _BYTES_PER_TOKEN = 6  # a first guess at the stretch to tokenise; too little text is doubled
@@ -28,46 +27,44 @@ class TextFiles:
     used where many points share a server with a prefix cache.
     """
 
-    def __init__(self, workload: WorkloadConfig, *, vocab_size: int, tokenizer_file: Path) -> None:
-        if not tokenizer_file.is_file():
-            raise ValueError(f"tokenizer file {tokenizer_file} does not exist; fetch the model first")
+    def __init__(self, workload: WorkloadConfig, *, encoder: Encoder) -> None:
         self._workload = workload
-        self._vocab_size = vocab_size
-        self._tokenizer = Tokenizer.from_file(str(tokenizer_file))
-        self._tokenizer.no_truncation()  # a tokenizer.json may carry both settings
-        self._tokenizer.no_padding()
+        self._encoder = encoder
         self._corpus = Corpus(find_files(workload.files))
+        self._draw_lengths = length_drawer(workload)
 
     def prompts(self, count: int, *, concurrency: int, repeat: int, phase: Phase) -> list[Prompt]:
         """See `workloads.source.Source.prompts`."""
-        length = self._workload.input_len
-        rng = point_rng("text_files", self._workload.seed, length, concurrency, repeat, phase)
+        key = (self._workload.seed, self._workload.input_len, concurrency, repeat, phase)
+        lengths_rng, rng = point_rng("lengths", *key), point_rng("text_files", *key)
         found: dict[str, Prompt] = {}
         tried: set[int] = set()
         limit = self._corpus.size  # starts at or past it leave too little text
+        lengths = self._draw_lengths(lengths_rng)
         while len(found) < count:
             start = _untried(rng, limit, tried)
             if start is None or len(tried) > 10 * count + _WASTED_TRIES:
                 raise self._too_short(count, len(found))
             tried.add(start)
             try:
-                prompt = self._cut(start)
+                prompt = self._cut(start, *lengths)
             except _TextEnds:
-                limit = min(limit, start)
+                if self._workload.lengths is LengthKind.fixed:  # a shorter prompt may fit there
+                    limit = min(limit, start)
                 continue
-            if prompt is not None:
-                found.setdefault(prompt.sha, prompt)
+            if prompt is not None and prompt.sha not in found:
+                found[prompt.sha] = prompt
+                lengths = self._draw_lengths(lengths_rng)
         return list(found.values())
 
-    def _cut(self, start: int) -> Prompt | None:
+    def _cut(self, start: int, length: int, output_len: int) -> Prompt | None:
         """The window at byte `start`, None when it does not serve; _TextEnds when the text ends first."""
-        length = self._workload.input_len
         num_bytes = length * _BYTES_PER_TOKEN + 64
         while True:
             text = self._corpus.read(start, num_bytes)
             if text is None:
                 return None
-            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+            encoding = self._encoder.encode(text)
             if len(encoding.ids) >= length:
                 break
             if start + num_bytes >= self._corpus.size:
@@ -76,14 +73,9 @@ class TextFiles:
         ids = encoding.ids[:length]
         window = text[: encoding.offsets[length - 1][1]]
         # A cut inside a word may tokenise differently on its own: then the text is not these ids.
-        if self._tokenizer.encode(window, add_special_tokens=False).ids != ids:
+        if self._encoder.encode(window).ids != ids:
             return None
-        if max(ids) >= self._vocab_size:
-            raise ValueError(
-                f"the tokenizer gives id {max(ids)}, the model's vocab_size is {self._vocab_size}; "
-                "use the tokenizer that belongs to the model"
-            )
-        return make_prompt(ids, self._workload.output_len, window)
+        return make_prompt(self._encoder.checked(ids), output_len, window)
 
     def _too_short(self, count: int, found: int) -> ValueError:
         where = ", ".join(self._workload.files) or "the Python standard library"

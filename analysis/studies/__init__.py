@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from analysis.studies import kernels, quality
+from analysis.studies import kernels, quality, replay
 from analysis.studies.base import Plot, Study
 
 STUDIES: dict[str, Callable[[pd.DataFrame], Study]] = {  # by ResultRow.engine
     "kernels": kernels.study,
+    "replay": replay.study,
     "quality": quality.study,
 }
 

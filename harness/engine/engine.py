@@ -14,14 +14,16 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.engine.admission import make_admission
 from harness.engine.executor import Executor, Generation, StepResult
 from harness.engine.scheduler import Job, Plan, Scheduler
+from harness.engine.selectors.recording import Recording, Spool
 from harness.records import ServerStats
 from harness.schema import Config
 
+T = TypeVar("T")
 FAILED = "the engine has failed; see the server's log"
 
 
@@ -162,19 +164,35 @@ class Engine:
 
     def flush(self, timeout_s: float = 10.0) -> str | None:
         """Check that an idle engine holds nothing and reset the peaks; None, or why it could not."""
-        answer: list[str | None] = []
+        return self._between_steps(self._flush_now, timeout_s)
+
+    def take_selections(self, timeout_s: float = 10.0) -> Spool | str:
+        """What an idle engine recorded since the last flush (`trace.record`), to be closed; or why it could not."""
+        return self._between_steps(self._take_selections_now, timeout_s)
+
+    def _between_steps(self, work: Callable[[], T], timeout_s: float) -> T | str:
+        """What `work` returns in the engine's thread, or why there is no answer."""
+        answer: list[T] = []
         done = threading.Event()
 
-        def work() -> None:
+        def run() -> None:
             try:
-                answer.append(self._flush_now())
+                answer.append(work())
             finally:
                 done.set()
 
-        self._post(work)
+        self._post(run)
         if not done.wait(timeout_s):
             return "the engine did not answer in time"
         return answer[0] if answer else FAILED
+
+    def _take_selections_now(self) -> Spool | str:
+        selector = self._executor.selector
+        if not isinstance(selector, Recording):
+            return "selections are not recorded: start the server with trace.record=true"
+        if self._live:
+            return f"{len(self._live)} requests are in flight"
+        return selector.take()
 
     def _flush_now(self) -> str | None:
         if self.failure:
@@ -184,6 +202,8 @@ class Engine:
         self._executor.kv.check_idle()
         assert self._admission.device_bytes == 0 and self._admission.host_bytes == 0, "reservations leaked"
         self._peaks = _no_peaks()
+        if isinstance(self._executor.selector, Recording):
+            self._executor.selector.take().close()
         return None
 
     def _post(self, work: Callable[[], None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from harness.sysinfo import machine
 
 FLUSH_PATIENCE_S = 5.0
 HTTP_TIMEOUT_S = 15.0
+TRACE_TIMEOUT_S = 900.0  # coding a trace takes about 0.3 ms a selection
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the environment is not for loopback
 
 
@@ -69,6 +71,10 @@ class NativeInstance:
     def stats(self) -> ServerStats:
         return ServerStats(**self._get("/server_info")["stats"])
 
+    def selection_trace(self) -> bytes:
+        """The trace of what was selected since the last flush (`trace.record`), as a file's bytes."""
+        return self._fetch("/selection_trace", TRACE_TIMEOUT_S)
+
     def read_log(self, offset: int) -> tuple[str, int]:
         return self._running().read_log(offset)
 
@@ -115,12 +121,18 @@ class NativeInstance:
         return self._process
 
     def _get(self, path: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._fetch(path, HTTP_TIMEOUT_S)))
+        except ValueError as error:
+            raise InstanceError(f"{path} did not answer: {error}") from error
+
+    def _fetch(self, path: str, timeout_s: float) -> bytes:
         self._running().check()
         try:
-            with _HTTP.open(self._url + path, timeout=HTTP_TIMEOUT_S) as response:
-                return dict(json.load(response))
+            with _HTTP.open(self._url + path, timeout=timeout_s) as response:
+                return bytes(response.read())
         except urllib.error.HTTPError as error:
             raise InstanceError(f"{path} answered {error.code}: {error.read().decode()[:300]}") from error
-        except (OSError, ValueError) as error:
+        except (OSError, http.client.HTTPException) as error:
             self._running().check(within_s=1.0)  # a dying server first drops its connections
             raise InstanceError(f"{path} did not answer: {error}") from error

@@ -1,160 +1,238 @@
-"""Streams completions from an OpenAI-compatible server and notes when every byte arrives."""
+"""Streams completions from a server over sockets of its own and notes when every piece arrives.
+
+While a response runs, its bytes are only taken off the socket, stamped and kept: events are cut, parsed and
+counted when it has ended (`exchange.digest`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
+from collections import deque
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import aiohttp
-
+from harness.loadgen.bodies import Endpoint
+from harness.loadgen.connection import Connection, Response, open_connection
+from harness.loadgen.cumulative import Shortener
+from harness.loadgen.deadline import Deadline
 from harness.loadgen.exchange import Exchange
 from harness.loadgen.progress import Progress
 from harness.loadgen.reading import carries_token, error_message, one_line
 from harness.loadgen.sse import EventSplitter, NotSSE
+from harness.loadgen.target import parse_target
 from harness.schema import LoadConfig
-from workloads import Prompt
 
-_READ_BUFFER = 4 << 20  # bytes; a full buffer would stop the socket and falsify times
 _KEEP_ALIVE_S = 1.0  # shorter than any server's, which might close just as we send
-
-
-def completion_body(prompt: Prompt, *, model: str, temperature: float, ignore_eos: bool) -> bytes:
-    """The JSON of one `/v1/completions` request with token ids and every usage the server can give."""
-    return json.dumps(
-        {
-            "model": model,
-            "prompt": prompt.token_ids,
-            "max_tokens": prompt.output_len,
-            "temperature": temperature,
-            "ignore_eos": ignore_eos,
-            "stream": True,
-            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-        },
-        separators=(",", ":"),
-    ).encode()
-
-
-class _Deadline:
-    """The nearest of a request's time limits, and which one it is."""
-
-    def __init__(self, limits: LoadConfig) -> None:
-        self._limits = limits
-        self._now = asyncio.get_running_loop().time
-        self._total_at = self._now() + limits.total_timeout_s
-        self.timer = asyncio.timeout_at(None)
-        self._cause = "timeout_total"
-        self._seconds = limits.total_timeout_s
-
-    def restart(self, cause: str, seconds: float) -> None:
-        """From now on `seconds` may pass, within the total."""
-        at = self._now() + seconds
-        self._cause, self._seconds = cause, seconds
-        if at >= self._total_at:
-            at, self._cause, self._seconds = self._total_at, "timeout_total", self._limits.total_timeout_s
-        self.timer.reschedule(at)
-
-    @property
-    def problem(self) -> tuple[str, str]:
-        what = {
-            "timeout_first_token": "no token",
-            "timeout_idle": "no data",
-            "timeout_total": "not complete",
-        }[self._cause]
-        return (self._cause, f"{what} within {self._seconds:g} s (load.{self._cause[8:]}_timeout_s)")
+_DONE = b"data: [DONE]"
 
 
 class Client:
-    """One session towards one server, as an async context manager. Leaving it closes every connection."""
+    """Connections to one endpoint of one server, as an async context manager. Leaving it closes them all.
 
-    def __init__(self, base_url: str, limits: LoadConfig, progress: Progress | None = None) -> None:
-        self._url = base_url.rstrip("/") + "/v1/completions"
+    Raises ValueError for a `base_url` that is none. tls: a context to use instead of the system's certificates.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        limits: LoadConfig,
+        progress: Progress | None = None,
+        *,
+        endpoint: Endpoint = "completions",
+        api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._target = parse_target(base_url, endpoint, api_key=api_key, tls=tls)
+        self._address = self._target.host  # the one of its addresses that answered, once one has
+        self._first = asyncio.Lock()  # held while that is not known
         self._limits = limits
         self._progress = progress or Progress(0)
-        self._session: aiohttp.ClientSession | None = None
+        self._shorten = endpoint == "generate"
+        self._idle: deque[Connection] = deque()  # the last used one on the right
+        self._open: set[Connection] = set()
 
     async def __aenter__(self) -> Self:
-        traces = aiohttp.TraceConfig()
-        traces.on_request_headers_sent.append(_note_sent)
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
-            timeout=aiohttp.ClientTimeout(total=None, connect=self._limits.connect_timeout_s),
-            read_bufsize=_READ_BUFFER,
-            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
-            trace_configs=[traces],
-        )
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._session is not None
-        await self._session.close()
+        for connection in list(self._open):
+            connection.close()
+
+    async def connect(self, count: int) -> None:
+        """Open `count` connections ahead of the requests that are to use them within a second.
+
+        One that cannot be opened is no matter here: its request will try again and say so.
+        """
+
+        async def one() -> Connection:
+            return await self._connect(time.perf_counter())
+
+        opened = await asyncio.gather(*(one() for _ in range(count)), return_exceptions=True)
+        for connection in opened:
+            if isinstance(connection, Connection):
+                connection.idle_since_s = time.perf_counter()
+                self._idle.append(connection)
 
     async def send(self, body: bytes, exchange: Exchange) -> None:
         """Carry one request out; every outcome is written into `exchange`, only cancellation is raised."""
+        started_s = time.perf_counter()
         self._progress.running += 1
-        deadline = _Deadline(self._limits)
         try:
-            async with deadline.timer:
-                deadline.restart("timeout_first_token", self._limits.first_token_timeout_s)
-                await self._stream(body, exchange, deadline)
-        except aiohttp.ConnectionTimeoutError:
-            limit = self._limits.connect_timeout_s
-            exchange.problem = ("connect", f"no connection within {limit:g} s (load.connect_timeout_s)")
-        except aiohttp.ClientConnectorError as error:
-            exchange.problem = ("connect", one_line(error))
-        except TimeoutError:
-            exchange.problem = deadline.problem
-        except (aiohttp.ServerConnectionError, aiohttp.ClientPayloadError, OSError) as error:
-            exchange.broken = f"the connection broke: {one_line(error) or type(error).__name__}"
-        except aiohttp.ClientError as error:  # not HTTP, or not a usable URL
-            exchange.problem = ("malformed", one_line(error) or type(error).__name__)
+            again = await self._carry(body, exchange, started_s, self._take_idle())
+            if again:  # a kept connection was closed under the request, before the server can have seen it
+                await self._carry(body, exchange, started_s, None)
         except asyncio.CancelledError:
             exchange.problem = ("cancelled", "the load generator was stopped")
             raise
         finally:
-            exchange.end_s = time.perf_counter()
+            exchange.end_s = exchange.end_s or time.perf_counter()
             self._progress.running -= 1
 
-    async def _stream(self, body: bytes, exchange: Exchange, deadline: _Deadline) -> None:
-        assert self._session is not None, "use the client as `async with Client(...)`"
-        async with self._session.post(self._url, data=body, trace_request_ctx=exchange) as response:
-            if response.status >= 400:
-                kind = "http_4xx" if response.status < 500 else "http_5xx"
-                exchange.problem = (kind, f"HTTP {response.status}: {_explain(await response.read())}")
-                return
-            await self._receive(response, exchange, deadline)
+    def _take_idle(self) -> Connection | None:
+        oldest_s = time.perf_counter() - _KEEP_ALIVE_S
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed and connection.idle_since_s >= oldest_s:
+                return connection
+            self._drop(connection)
+        return None
 
-    async def _receive(self, response: aiohttp.ClientResponse, exchange: Exchange, deadline: _Deadline) -> None:
-        """Keep the body's pieces with their times. Only what precedes the first token is parsed here."""
-        limits, pieces, progress = self._limits, exchange.pieces, self._progress
-        splitter: EventSplitter | None = EventSplitter()
-        async for piece in response.content.iter_any():
-            now_s = time.perf_counter()
-            pieces.append((now_s, piece))
-            progress.events += piece.count(b"data:")
-            if splitter is not None and _has_token(splitter, now_s, piece):
-                splitter = None
-            if splitter is None:
-                deadline.restart("timeout_idle", limits.idle_timeout_s)
+    def _drop(self, connection: Connection) -> None:
+        connection.close()
+        self._open.discard(connection)
+
+    async def _connect(self, started_s: float) -> Connection:
+        """A new connection, within the limits. Raises OSError (TimeoutError is one)."""
+        target, limits = self._target, self._limits
+        left_s = started_s + limits.total_timeout_s - time.perf_counter()
+        async with asyncio.timeout(min(limits.connect_timeout_s, left_s)):
+            if self._address != target.host:
+                connection = await open_connection(self._address, target.port, target.tls, target.host)
+            else:
+                async with self._first:
+                    connection = await open_connection(self._address, target.port, target.tls, target.host)
+                    self._address = connection.peer
+        self._open.add(connection)
+        return connection
+
+    async def _carry(self, body: bytes, exchange: Exchange, started_s: float, kept: Connection | None) -> bool:
+        """One try; whether it is worth another, on a new connection."""
+        try:
+            connection = kept or await self._connect(started_s)
+        except TimeoutError:
+            limit = self._limits.connect_timeout_s
+            exchange.problem = ("connect", f"no connection within {limit:g} s (load.connect_timeout_s)")
+            return False
+        except OSError as error:  # a name that is not known, a refusal, a certificate
+            exchange.problem = ("connect", one_line(error))
+            return False
+        head = self._target.head(len(body))
+        reception = _Reception(connection, exchange, self._limits, self._progress, started_s, self._shorten)
+        try:
+            await connection.request(head, body, reception.response, reception.sent)
+        except asyncio.CancelledError:
+            self._drop(connection)
+            raise
+        finally:
+            reception.end()
+        if kept and connection.broken and not reception.response.started:
+            self._drop(connection)
+            return True
+        reception.conclude()
+        if connection.closed:
+            self._drop(connection)
+        else:
+            self._idle.append(connection)
+        return False
 
 
-async def _note_sent(session: aiohttp.ClientSession, context: Any, params: Any) -> None:
-    context.trace_request_ctx.sent_s = time.perf_counter()
+class _Reception:
+    """Takes one response in: pieces with their times, the time limits, and what went wrong."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        exchange: Exchange,
+        limits: LoadConfig,
+        progress: Progress,
+        started_s: float,
+        shorten: bool,
+    ) -> None:
+        self._connection, self._exchange, self._progress = connection, exchange, progress
+        self._shortener = Shortener() if shorten else None
+        self._splitter: EventSplitter | None = EventSplitter()  # until the first token has come
+        self._deadline = Deadline(limits, started_s, look=connection.read, late=connection.finish)
+        self.response = Response(self._take)
+
+    def sent(self, sent_s: float) -> None:
+        self._exchange.sent_s = self._deadline.event_s = sent_s
+
+    def _take(self, time_s: float, piece: bytes) -> None:
+        """A piece of the body. Only what precedes the first token is parsed here."""
+        exchange, deadline = self._exchange, self._deadline
+        if self._shortener:
+            self._shortener.add(time_s, piece, exchange.times_s, exchange.pieces)
+        else:
+            exchange.times_s.append(time_s)
+            exchange.pieces.append(piece)
+        events = piece.count(b"data:")
+        self._progress.events += events
+        if self._splitter is None:
+            if events:  # a comment that keeps the connection open is no event
+                deadline.event_s = time_s
+        elif self.response.status == 200 and _has_token(self._splitter, time_s, piece):
+            self._splitter = None
+            deadline.event_s = time_s
+            deadline.first_token()
+        if _DONE in piece and (piece.startswith(_DONE) or b"\n" + _DONE in piece):
+            deadline.event_s = time_s
+            deadline.done()
+
+    def end(self) -> None:
+        """No more is taken."""
+        self._deadline.cancel()
+        exchange = self._exchange
+        if self._shortener:
+            self._shortener.close(self.response.now_s, exchange.times_s, exchange.pieces)
+
+    def conclude(self) -> None:
+        """Write into the exchange how it ended."""
+        exchange, response, connection = self._exchange, self.response, self._connection
+        exchange.end_s = response.now_s if response.complete else time.perf_counter()
+        exchange.broken = connection.broken
+        encoding = response.headers.get("content-encoding", "identity")
+        if response.status >= 400:
+            kind = "http_4xx" if response.status < 500 else "http_5xx"
+            exchange.problem = (kind, f"HTTP {response.status}: {_explain(exchange.pieces)}")
+        elif response.status >= 300:
+            where = response.headers.get("location", "nowhere")
+            exchange.problem = ("malformed", f"HTTP {response.status} to {one_line(where, 80)}; give the final URL")
+        elif connection.malformed:
+            exchange.problem = ("malformed", connection.malformed)
+        elif encoding != "identity":
+            exchange.problem = ("malformed", f"the body is {encoding}-encoded, which was not accepted")
+        elif not response.complete and not exchange.broken:
+            exchange.late = self._deadline.problem
+            connection.close()
+        if response.status >= 300 or exchange.problem:
+            exchange.times_s, exchange.pieces = [], []
 
 
-def _has_token(splitter: EventSplitter, now_s: float, piece: bytes) -> bool:
+def _has_token(splitter: EventSplitter, time_s: float, piece: bytes) -> bool:
     try:
-        return any(carries_token(event) for event in splitter.feed(now_s, piece))
+        return any(carries_token(event) for event in splitter.feed(time_s, piece))
     except NotSSE:  # whatever it is, it has begun; it is judged when it has ended
         return True
 
 
-def _explain(body: bytes) -> str:
+def _explain(pieces: list[bytes]) -> str:
     """An error body in one line: its message when it is OpenAI-shaped."""
+    body = b"".join(pieces)
     try:
         payload = json.loads(body)
     except ValueError:

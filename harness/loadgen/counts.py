@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import mean, median, pstdev
 from typing import NamedTuple
 
 _HELD_BACK = 4  # a first chunk of more than this many times the usual size: tokens were withheld before it
+_SAME_LENGTH = 0.3  # texts that vary by no more than this share of their mean may be of as many tokens each
 
 
 class Delta(NamedTuple):
@@ -34,13 +35,27 @@ def count_tokens(deltas: list[Delta], total: int | None) -> TokenCounts:
 
     With continuous usage a chunk carries as many tokens as the count grew by, whatever its text.
     Without it only chunks with text carry tokens: one each when there are as many as tokens, else
-    the final count is spread over them by length of text. Raises Uncountable.
+    the final count is spread over them by length of text. Chunks that arrived together become one.
+    Raises Uncountable.
     """
     if _is_continuous(deltas):
-        return _by_growth(deltas, total)
+        return _together(_by_growth(deltas, total))
     if total is None:
         raise Uncountable("no usage in the stream, so its tokens cannot be counted")
-    return _by_text([delta for delta in deltas if delta.text], total)
+    return _together(_by_text([delta for delta in deltas if delta.text], total))
+
+
+def _together(counts: TokenCounts) -> TokenCounts:
+    """With one chunk for all that arrived at one time: how they were cut says nothing about when tokens were made."""
+    times_s: list[float] = []
+    tokens: list[int] = []
+    for time_s, number in zip(counts.times_s, counts.tokens, strict=True):
+        if times_s and time_s == times_s[-1]:
+            tokens[-1] += number
+        else:
+            times_s.append(time_s)
+            tokens.append(number)
+    return counts._replace(times_s=times_s, tokens=tokens)
 
 
 def _is_continuous(deltas: list[Delta]) -> bool:
@@ -82,10 +97,18 @@ def _held_back(tokens: list[int]) -> bool:
 
 
 def _spread(total: int, lengths: list[int]) -> list[int]:
-    """`total` tokens over chunks of these text lengths: one each, the rest where text is in excess."""
+    """`total` tokens over chunks of these text lengths: one each, the rest where text is in excess.
+
+    Where all chunks but a shorter last one can have had the same number of tokens, and their lengths do not
+    speak against it, they had: servers that stream every k tokens are more common than chance.
+    """
     extra = total - len(lengths)
     if extra == 0:
         return [1] * len(lengths)
+    usual = -(-total // len(lengths)) if lengths else 0
+    last = total - usual * (len(lengths) - 1)
+    if 1 <= last <= usual and pstdev(lengths[:-1] or [1]) <= _SAME_LENGTH * mean(lengths[:-1] or [1]):
+        return [usual] * (len(lengths) - 1) + [last]
     per_token = sum(lengths) / total
     excess = [max(length - per_token, 0.0) for length in lengths]
     scale = extra / sum(excess)

@@ -12,7 +12,7 @@ from harness.loadgen.sse import NotSSE, Piece, events
 from harness.records import RequestRecord
 from workloads import Prompt
 
-_SLICE = 32  # events parsed between two turns of the event loop: well under a millisecond
+_SLICE = 128  # events parsed between two turns of the event loop: well under a millisecond
 
 
 @dataclass(kw_only=True, slots=True)
@@ -24,10 +24,12 @@ class Exchange:
     prompt: Prompt
     scheduled_s: float
     sent_s: float | None = None  # None: it never reached a socket
-    pieces: list[Piece] = field(default_factory=list)  # of a 200 response's body
+    times_s: list[float] = field(default_factory=list)  # when each of the pieces arrived
+    pieces: list[bytes] = field(default_factory=list)  # of a 200 response's body
     end_s: float = 0.0
     problem: Problem | None = None  # what failed before or outside the stream's content
     broken: str | None = None  # how the connection broke in the middle, None when it did not
+    late: Problem | None = None  # the time limit that ended it, which matters unless all had come by then
 
 
 async def digest(exchange: Exchange, *, exact: bool, start_s: float) -> tuple[RequestRecord, bool]:
@@ -37,10 +39,10 @@ async def digest(exchange: Exchange, *, exact: bool, start_s: float) -> tuple[Re
     timestamps wait for it; the raw bytes are dropped. exact: EOS was to be ignored; start_s: the
     zero of the record's times.
     """
-    reading = await _read(exchange.pieces)
-    exchange.pieces = []
+    reading = await _read(list(zip(exchange.times_s, exchange.pieces, strict=True)))
+    exchange.times_s, exchange.pieces = [], []
     prompt = exchange.prompt
-    problem = exchange.problem or reading.judge(prompt.output_len, exact, exchange.broken)
+    problem = exchange.problem or reading.judge(prompt.output_len, exact, exchange.broken, exchange.late)
     record = RequestRecord(
         request_id=exchange.request_id,
         worker=exchange.worker,

@@ -1,15 +1,12 @@
-"""When requests are sent: the closed loop, and a check of how punctual this process is."""
+"""When requests are sent: the closed loop's workers, and the open loop's clock."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from array import array
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Self
-
-import numpy as np
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 
 class Dispatch(NamedTuple):
@@ -20,66 +17,63 @@ class Dispatch(NamedTuple):
     scheduled_s: float  # perf_counter seconds; when the pacing wanted it sent
 
 
+Send = Callable[[Dispatch], Awaitable[float]]
+"""Carries one request out and returns when it ended (perf_counter seconds), failed or not."""
+
+
 async def closed_loop(
-    send: Callable[[Dispatch], Awaitable[float]],
+    send: Send,
     *,
     start_s: float,
     count: int,
     concurrency: int,
     stagger_s: float = 0.0,
+    first_worker: int = 0,
+    max_seconds: float | None = None,
 ) -> None:
     """`concurrency` workers take requests 0 .. count-1 in order; each sends its next when its last ended.
 
-    send: carries one request out and returns when it ended (perf_counter seconds), failed or not;
     start_s: when the first is due (perf_counter seconds); stagger_s: seconds between the workers' first
-    requests. Returns once all have ended. An exception in `send`, or cancellation, ends every worker.
+    requests, of which this process has those from `first_worker` on; max_seconds: no request that is due
+    later than this after `start_s` is sent. Returns once all have ended. An exception in `send`, or
+    cancellation, ends every worker.
     """
     turns = iter(range(count))
+    until_s = math.inf if max_seconds is None else start_s + max_seconds
 
     async def work(worker: int) -> None:
         scheduled_s = start_s + worker * stagger_s
-        wait_s = scheduled_s - time.perf_counter()
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
-        for number in turns:
+        await _sleep_until(scheduled_s)
+        while scheduled_s <= until_s and (number := next(turns, None)) is not None:
             scheduled_s = await send(Dispatch(number, worker, scheduled_s))
 
     async with asyncio.TaskGroup() as workers:
         for worker in range(min(concurrency, count)):
-            workers.create_task(work(worker))
+            workers.create_task(work(first_worker + worker))
 
 
-class LagMonitor:
-    """Measures how late this event loop runs, as an async context manager.
+async def open_loop(send: Send, *, start_s: float, due_s: Sequence[float], limit: int, worker: int = 0) -> None:
+    """Request i is sent `due_s[i]` (rising) after `start_s`, whatever has become of the earlier ones.
 
-    It should wake every `interval_s`. Every wake-up counts with its own lateness, those missed
-    during a stall included: a loop that stands still for a second is late a hundred times, not once.
+    At most `limit` are in flight: one that is due beyond them waits for its turn, and its scheduled time stays
+    when it was due. worker: what the records call this process. Returns once all have ended. An exception in
+    `send`, or cancellation, ends every request.
     """
+    free = asyncio.Semaphore(limit)
 
-    def __init__(self, interval_s: float = 0.01) -> None:
-        self._interval_s = interval_s
-        self._lags_s = array("d")
-        self._task: asyncio.Task[None] | None = None
+    async def carry(turn: Dispatch) -> None:
+        try:
+            await send(turn)
+        finally:
+            free.release()
 
-    async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._watch())
-        return self
+    async with asyncio.TaskGroup() as requests:
+        for number, after_s in enumerate(due_s):
+            await _sleep_until(start_s + after_s)
+            await free.acquire()
+            requests.create_task(carry(Dispatch(number, worker, start_s + after_s)))
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _watch(self) -> None:
-        due_s = time.perf_counter() + self._interval_s
-        while True:
-            await asyncio.sleep(due_s - time.perf_counter())
-            now_s = time.perf_counter()
-            missed = max(math.ceil((now_s - due_s) / self._interval_s), 1)
-            self._lags_s.extend(max(now_s - due_s - i * self._interval_s, 0.0) for i in range(missed))
-            due_s += missed * self._interval_s
-
-    @property
-    def p99_ms(self) -> float | None:
-        """The 99th percentile of the lateness in milliseconds; None when it never woke."""
-        return float(np.percentile(self._lags_s, 99)) * 1e3 if self._lags_s else None
+async def _sleep_until(time_s: float) -> None:
+    while (wait_s := time_s - time.perf_counter()) > 0:  # again where a timer rang early
+        await asyncio.sleep(wait_s)

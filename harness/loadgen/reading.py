@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from harness.loadgen.counts import Delta, TokenCounts, Uncountable, count_tokens
 from harness.loadgen.sse import Event
 
@@ -18,6 +20,14 @@ Problem = tuple[str, str]  # failure class (RequestRecord.error), one line of de
 def one_line(text: object, limit: int = 160) -> str:
     """`text` as one short line for an error message."""
     return " ".join(str(text).split())[:limit]
+
+
+def _loads(data: bytes) -> Any:
+    """JSON, fast; what only Python's own reader takes (half a surrogate pair, as some servers stream) is left to it."""
+    try:
+        return orjson.loads(data)
+    except ValueError:
+        return json.loads(data)
 
 
 def error_message(payload: dict[str, Any]) -> str | None:
@@ -46,6 +56,7 @@ class StreamReading:
     prompt_tokens: int | None = None  # the server's last word
     completion_tokens: int | None = None  # the server's last word
     problem: Problem | None = None  # the first one
+    _so_far: str = ""  # the text of a stream whose every event repeats it
 
     def add(self, event: Event) -> None:
         """Take one event; what follows [DONE] or a problem is ignored."""
@@ -55,23 +66,27 @@ class StreamReading:
             self.done = True
             return
         try:
-            payload = json.loads(event.data)
+            payload = _loads(event.data)
         except ValueError:
             self.problem = ("malformed", f"an event is not JSON: {one_line(event.data, 80)}")
             return
         if not isinstance(payload, dict):
             self.problem = ("malformed", f"an event is not a JSON object: {one_line(event.data, 80)}")
             return
-        message = error_message(payload) or (one_line(payload) if event.name == b"error" else None)
-        if message:
-            self.problem = ("stream_error", message)
-            return
+        if "error" in payload or event.name or payload.get("object") == "error":
+            message = error_message(payload) or (one_line(payload) if event.name == b"error" else None)
+            if message:
+                self.problem = ("stream_error", message)
+                return
         try:
             self._take(event.time_s, payload)
         except (AttributeError, TypeError, KeyError, ValueError):
             self.problem = ("malformed", f"an event is not a completion chunk: {one_line(event.data, 80)}")
 
     def _take(self, time_s: float, payload: dict[str, Any]) -> None:
+        if "meta_info" in payload:
+            self._take_generate(time_s, payload)
+            return
         usage = payload.get("usage")
         completed = None
         if usage:
@@ -80,6 +95,25 @@ class StreamReading:
         for choice in payload["choices"] if not usage else payload.get("choices", ()):
             self.deltas.append(Delta(time_s, _text(choice), completed))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def _take_generate(self, time_s: float, payload: dict[str, Any]) -> None:
+        """An event of SGLang's `/generate`: `text` and `output_ids` so far (or since the last one), and counts."""
+        meta = payload["meta_info"]
+        reason = meta.get("finish_reason")
+        if isinstance(reason, dict):
+            if reason["type"] in _BROKEN_OFF:
+                self.problem = (
+                    "stream_error",
+                    one_line(reason.get("message") or f"finish_reason is {reason['type']!r}"),
+                )
+                return
+            self.finish_reason = reason["type"]
+        completed = self.completion_tokens = int(meta["completion_tokens"])
+        self.prompt_tokens = int(meta.get("prompt_tokens", 0)) or self.prompt_tokens
+        text, ids = payload.get("text") or "", payload.get("output_ids")
+        if len(ids) == completed if ids is not None else text.startswith(self._so_far):
+            self._so_far, text = text, text.removeprefix(self._so_far)
+        self.deltas.append(Delta(time_s, text, completed))
 
     @property
     def text(self) -> str:
@@ -90,14 +124,16 @@ class StreamReading:
         """Tokens over time. Raises Uncountable."""
         return count_tokens(self.deltas, self.completion_tokens)
 
-    def judge(self, asked: int, exact: bool, broken: str | None) -> Problem | None:
+    def judge(self, asked: int, exact: bool, broken: str | None = None, late: Problem | None = None) -> Problem | None:
         """What makes this response a failure, None for nothing.
 
         asked: output tokens wanted; exact: EOS was to be ignored, so exactly as many must come;
-        broken: how the connection broke, None when the body ended in order.
+        broken: how the connection broke, None when the body ended in order; late: the time limit that ended it.
         """
         if self.problem:
             return self.problem
+        if late and not self.done:
+            return late
         if not self.done and (broken or not self.finish_reason):
             return ("early_stop", broken or "the stream ended without [DONE] and without a finish reason")
         if self.finish_reason in _BROKEN_OFF:
@@ -115,7 +151,10 @@ def _text(choice: dict[str, Any]) -> str:
     """A chunk's output: completions carry `text`, chat a `delta` whose reasoning counts as output too."""
     delta = choice.get("delta")
     if delta is None:
-        parts = [choice.get("text")]
-    else:
-        parts = [delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content")]
+        text = choice.get("text") or ""
+        if not isinstance(text, str):
+            raise TypeError("text is not a string")
+        return text
+    parts = [delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content"), delta.get("refusal")]
+    parts += [call["function"].get("arguments") for call in delta.get("tool_calls") or ()]
     return "".join(part for part in parts if part)

@@ -1,66 +1,43 @@
-"""Drives one point: warm-up, closed loop, measures, verdict."""
+"""Drives one point, or one process's share of it: warm-up, measured part, what came back."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import resource
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 
-from harness.loadgen.client import Client, completion_body
+from harness.loadgen.bodies import request_body
+from harness.loadgen.client import Client
 from harness.loadgen.exchange import Exchange, digest
-from harness.loadgen.metrics import Measures, measure
-from harness.loadgen.pacing import Dispatch, LagMonitor, closed_loop
+from harness.loadgen.health import HealthMonitor
+from harness.loadgen.pacing import Dispatch, Send, closed_loop, open_loop
+from harness.loadgen.point import Driven, PointLoad, PointResult, conclude
 from harness.loadgen.progress import Progress
 from harness.loadgen.verdict import judge_point
 from harness.records import RequestRecord, Status
-from harness.schema import LoadConfig
 from workloads import Prompt
 
+__all__ = ["OnProgress", "PointLoad", "PointResult", "drive", "run_point"]
+
 OnProgress = Callable[[Progress], None]
+Begin = Callable[[], Awaitable[float | None]]
+"""For processes that start together. Awaited once all is prepared: the time.time() to start at, None to give up."""
 
 _REPORT_EVERY_S = 0.5
 _SPARE_FILES = 64  # open files beside one connection per worker
 
 
-@dataclass(kw_only=True, slots=True)
-class PointLoad:
-    """Everything one point needs, as plain data that can be sent to another process."""
-
-    base_url: str  # http://host:port
-    model: str  # the name the server knows it by
-    prompts: list[Prompt]  # the measured requests, in order: N is their number
-    warmup: list[Prompt] = field(default_factory=list)  # other prompts, sent and drained before
-    concurrency: int  # C
-    load: LoadConfig  # time limits, stagger and lag limit are read from it
-    temperature: float = 0.0
-    ignore_eos: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url is {self.base_url!r}; it must start with http:// or https://")
-        if self.concurrency < 1:
-            raise ValueError(f"concurrency is {self.concurrency}; it must be at least 1")
-        if not self.prompts:
-            raise ValueError("a point needs at least one request; raise load.num_requests")
-
-
-@dataclass(kw_only=True, slots=True)
-class PointResult:
-    """What one point gave."""
-
-    requests: list[RequestRecord]  # in the order they ended; empty when the warm-up failed
-    measures: Measures  # every records.CLIENT_MEASURES
-    status: Status
-    reason: str | None  # why it is not ok
-    count_source: str | None  # where token counts come from; "mixed" when requests differ
-
-
 async def run_point(load: PointLoad, on_progress: OnProgress | None = None) -> PointResult:
-    """Send the warm-up, then the measured requests in a closed loop, and judge what came back.
+    """Drive a point in this process alone and judge what came back; see `drive`."""
+    return conclude(load, [await drive(load, on_progress)])
+
+
+async def drive(load: PointLoad, on_progress: OnProgress | None = None, begin: Begin | None = None) -> Driven:
+    """Send the warm-up, then the measured requests as the pacing wants them, and keep what came back.
 
     on_progress: called from the event loop at the start, every half second and at the end, always
     with the same object; it must return quickly. What goes wrong on the wire is in the result;
@@ -68,41 +45,80 @@ async def run_point(load: PointLoad, on_progress: OnProgress | None = None) -> P
     """
     _allow_open_files(load.concurrency + _SPARE_FILES)
     progress = Progress(len(load.prompts))
-    async with _reporting(progress, on_progress), Client(load.base_url, load.load, progress) as client:
+    connections = Client(load.base_url, load.load, progress, endpoint=load.endpoint, api_key=load.api_key)
+    async with _reporting(progress, on_progress), connections as client:
         warmup = _Phase(load, client, progress)
-        await warmup.run(load.warmup, prefix="warmup", stagger_s=0.0)
+        await warmup.run_warmup()
         if warmup.requests and all(request.error for request in warmup.requests):
-            status, reason = warmup.verdict(lag_p99_ms=None)
-            return _result([], status, f"warm-up: {reason}", lag_p99_ms=None)
-        progress.start()
+            status, reason = judge_point(warmup.requests, held_back=0, measures={}, limits=load.load)
+            return _nothing(status, f"warm-up: {reason}")
         measured = _Phase(load, client, progress)
+        bodies = measured.encode(load.prompts)
+        await client.connect(min(load.concurrency, len(bodies)))
+        begin_at_s = await begin() if begin else time.time()
+        if begin_at_s is None:
+            return _nothing(Status.FAILED, "another load-generator process could not start")
+        now_s, now_at_s = time.perf_counter(), time.time()
+        start_s = max(now_s, now_s + begin_at_s - now_at_s)
+        await asyncio.sleep(start_s - now_s)
+        progress.start()
         with _quiet_gc():
-            async with LagMonitor() as lag:
-                await measured.run(load.prompts, prefix="request", stagger_s=load.load.stagger_s)
+            async with HealthMonitor() as monitor:
+                await measured.run(bodies, start_s)
         progress.stop()
-    return _result(measured.requests, *measured.verdict(lag.p99_ms), lag.p99_ms)
+    return Driven(
+        requests=measured.requests,
+        held_back=measured.held_back,
+        health=monitor.health,
+        started_at_s=now_at_s + start_s - now_s,
+    )
+
+
+def _nothing(status: Status, reason: str) -> Driven:
+    return Driven(requests=[], held_back=0, health=None, started_at_s=time.time(), gave_up=(status, reason))
 
 
 class _Phase:
-    """One list of prompts sent in a closed loop and drained."""
+    """One list of prompts sent and drained: the warm-up, or the measured part."""
 
     def __init__(self, load: PointLoad, client: Client, progress: Progress) -> None:
         self._load, self._client, self._progress = load, client, progress
         self._ended: asyncio.Queue[Exchange | None] = asyncio.Queue()
         self.requests: list[RequestRecord] = []
-        self._held_back = 0
+        self.held_back = 0
 
-    async def run(self, prompts: list[Prompt], *, prefix: str, stagger_s: float) -> None:
+    def encode(self, prompts: list[Prompt]) -> list[bytes]:
+        """Request bodies, made before the clock starts: 200K ids take milliseconds that other streams would feel."""
+        return [_encode(prompt, self._load) for prompt in prompts]
+
+    async def run_warmup(self) -> None:
+        prompts, start_s = self._load.warmup, time.perf_counter()
+        send = self._sender("warmup", prompts, self.encode(prompts), range(len(prompts)))
+        loop = closed_loop(send, start_s=start_s, count=len(prompts), concurrency=self._load.concurrency)
+        await self._drain(loop, start_s)
+
+    async def run(self, bodies: list[bytes], start_s: float) -> None:
         load = self._load
-        # Encoded before the clock starts: 200K ids take milliseconds that other streams would feel.
-        bodies = [
-            completion_body(prompt, model=load.model, temperature=load.temperature, ignore_eos=load.ignore_eos)
-            for prompt in prompts
-        ]
+        numbers = range(len(bodies)) if load.numbers is None else load.numbers
+        send = self._sender("request", load.prompts, bodies, numbers)
+        if load.due_s is not None:
+            loop = open_loop(send, start_s=start_s, due_s=load.due_s, limit=load.concurrency, worker=load.first_worker)
+        else:
+            loop = closed_loop(
+                send,
+                start_s=start_s,
+                count=len(bodies),
+                concurrency=load.concurrency,
+                stagger_s=load.load.stagger_s,
+                first_worker=load.first_worker,
+                max_seconds=load.load.max_seconds,
+            )
+        await self._drain(loop, start_s)
 
+    def _sender(self, prefix: str, prompts: list[Prompt], bodies: list[bytes], numbers: Sequence[int]) -> Send:
         async def send(turn: Dispatch) -> float:
             exchange = Exchange(
-                request_id=f"{prefix}-{turn.number:05d}",
+                request_id=f"{prefix}-{numbers[turn.number]:05d}",
                 worker=turn.worker,
                 prompt=prompts[turn.number],
                 scheduled_s=turn.scheduled_s,
@@ -110,14 +126,14 @@ class _Phase:
             await self._client.send(bodies[turn.number], exchange)
             self._progress.done += 1
             self._ended.put_nowait(exchange)
-            return exchange.end_s
+            return time.perf_counter()  # not its end: how long this process took to notice is no one's latency
 
-        start_s = time.perf_counter()
+        return send
+
+    async def _drain(self, loop: Coroutine[None, None, None], start_s: float) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._digest_all(start_s))
-            await closed_loop(
-                send, start_s=start_s, count=len(prompts), concurrency=load.concurrency, stagger_s=stagger_s
-            )
+            await loop
             self._ended.put_nowait(None)
 
     async def _digest_all(self, start_s: float) -> None:
@@ -125,27 +141,19 @@ class _Phase:
         while (exchange := await self._ended.get()) is not None:
             record, held_back = await digest(exchange, exact=self._load.ignore_eos, start_s=start_s)
             self.requests.append(record)
-            self._held_back += held_back
+            self.held_back += held_back
             self._progress.failed += record.error is not None
 
-    def verdict(self, lag_p99_ms: float | None) -> tuple[Status, str | None]:
-        return judge_point(
-            self.requests,
-            held_back=self._held_back,
-            lag_p99_ms=lag_p99_ms,
-            max_lag_p99_ms=self._load.load.max_lag_p99_ms,
-        )
 
-
-def _result(requests: list[RequestRecord], status: Status, reason: str | None, lag_p99_ms: float | None) -> PointResult:
-    sources = sorted({request.count_source for request in requests if request.count_source})
-    return PointResult(
-        requests=requests,
-        measures=measure(requests) | {"lag_p99_ms": lag_p99_ms},
-        status=status,
-        reason=reason,
-        count_source="mixed" if len(sources) > 1 else next(iter(sources), None),
+def _encode(prompt: Prompt, load: PointLoad) -> bytes:
+    body = request_body(
+        prompt,
+        model=load.model,
+        temperature=load.temperature,
+        ignore_eos=load.ignore_eos,
+        endpoint=load.endpoint,
     )
+    return json.dumps(json.loads(body) | load.extra_body).encode() if load.extra_body else body
 
 
 @asynccontextmanager

@@ -31,6 +31,11 @@ class EventSplitter:
         self._name = b""
         self._time_s = 0.0
 
+    @property
+    def between(self) -> bool:
+        """Whether nothing of an event is pending."""
+        return not (self._tail or self._data or self._name)
+
     def feed(self, time_s: float, piece: bytes) -> Iterator[Event]:
         """The events `piece` completes. Raises NotSSE, with the line, at a line of no known field."""
         lines = (self._tail + piece).split(b"\n")
@@ -61,6 +66,14 @@ def events(pieces: Iterable[Piece]) -> Iterator[Event]:
     splitter = EventSplitter()
     last_s = 0.0
     for last_s, piece in pieces:
-        yield from splitter.feed(last_s, piece)
+        # The usual piece is one whole event: its first line is its last but one.
+        if (
+            splitter.between
+            and piece.startswith(b"data: ")
+            and piece.find(b"\n\n") == len(piece) - 2 == piece.find(b"\n")
+        ):
+            yield Event(last_s, piece[6:-2], b"")
+        else:
+            yield from splitter.feed(last_s, piece)
     yield from splitter.feed(last_s, b"\n")  # the last line may lack its end
     yield from splitter.close()

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 Measures = dict[str, float | int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What one point gave: its measures, and files for its folder by name."""
+
+    measures: Measures
+    files: dict[str, bytes] = field(default_factory=dict)
 
 
 class OfflineError(RuntimeError):

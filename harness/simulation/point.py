@@ -210,7 +210,9 @@ class _Simulation:
                 self._token(chunk.request_id, 1)
         for number in plan.decode:
             rank.positions[number] += steps
-            self._token(number, rank.positions[number] - self._open[number].input_len + 1)
+            prompt_len = self._open[number].input_len
+            assert prompt_len is not None
+            self._token(number, rank.positions[number] - prompt_len + 1)
         for number in ended:
             del rank.positions[number]
             self._end(number)

@@ -19,7 +19,10 @@ from typing import Any, NamedTuple
 
 SOURCES = Path(__file__).parent / "csrc"
 CUDA_ARCHITECTURES = ("sm_90", "sm_100")
-_FILES = {"cpu": ("cpu.cpp", "run_cpu.cpp"), "cuda": ("cuda.cu",)}
+_FILES = {
+    "cpu": (SOURCES / "cpu.cpp", SOURCES / "run_cpu.cpp", SOURCES / "avsg_cpu.cpp"),
+    "cuda": (SOURCES / "cuda.cu", SOURCES / "avsg_cuda.cu"),
+}
 
 
 class BuildUnavailable(RuntimeError):
@@ -32,28 +35,43 @@ def load(target: str, *defines: str, flags: tuple[str, ...] = ()) -> Any:
 
     defines: macros such as "SEEDED_BUG=3"; flags: more compiler flags. Raises BuildUnavailable.
     """
+    macros = [f"-D{define}" for define in defines] + list(flags)
+    return _load(target, f"hisparse_{target}", _FILES[target], macros, (SOURCES,))
+
+
+@functools.cache
+def load_beside(name: str, *sources: Path) -> Any:
+    """The tvm-ffi module `name` of another package's C++ files, which may include this package's headers.
+
+    It is linked with the CPU operations of `run_cpu.h`. Raises BuildUnavailable.
+    """
+    folders = (SOURCES, *sorted({source.parent for source in sources}))
+    return _load("cpu", name, (*sources, SOURCES / "run_cpu.cpp"), ["-O3", f"-I{SOURCES}"], folders)
+
+
+def _load(target: str, name: str, files: tuple[Path, ...], flags: list[str], folders: tuple[Path, ...]) -> Any:
     try:
         import tvm_ffi.cpp
     except ImportError as error:
         raise BuildUnavailable("apache-tvm-ffi is not installed: pip install apache-tvm-ffi") from error
     ninja = _tool("ninja", "pip install ninja, or put the environment's bin folder on PATH")
-    macros = [f"-D{define}" for define in defines] + list(flags)
     if target == "cuda":
         home = cuda_home()
         environment = {"CUDA_HOME": str(home), "TVM_FFI_CUDA_ARCH_LIST": "9.0 10.0"}
-        arguments: dict[str, Any] = {"extra_cuda_cflags": ["-O3", "-lineinfo", *macros], "backend": "cuda"}
+        arguments: dict[str, Any] = {"extra_cuda_cflags": ["-O3", "-lineinfo", *flags], "backend": "cuda"}
     else:
         environment = {"CXX": _compiler()}
         # -march=native is safe: the folder's name holds the CPU's features.
-        arguments = {"extra_cflags": ["-fopenmp", "-march=native", *macros], "extra_ldflags": ["-fopenmp"]}
+        arguments = {"extra_cflags": ["-fopenmp", "-march=native", *flags], "extra_ldflags": ["-fopenmp"]}
     environment["PATH"] = f"{Path(ninja).parent}{os.pathsep}{os.environ['PATH']}"
-    folder = cache_folder() / f"{target}-{_key(target, *macros)}"
+    stem = target if name == f"hisparse_{target}" else name
+    folder = cache_folder() / f"{stem}-{_key(target, flags, folders)}"
     folder.mkdir(parents=True, exist_ok=True)
-    files = [str(SOURCES / name) for name in _FILES[target]]
+    paths = [str(path) for path in files]
     saved = dict(os.environ)
     os.environ.update(environment)
     try:
-        return tvm_ffi.cpp.load(f"hisparse_{target}", sources=files, build_directory=str(folder), **arguments)
+        return tvm_ffi.cpp.load(name, sources=paths, build_directory=str(folder), **arguments)
     except RuntimeError as error:
         (folder / "error.log").write_text(str(error))
         raise BuildUnavailable(f"{_first_error(str(error))} (all of it: {folder / 'error.log'})") from error
@@ -90,16 +108,19 @@ class Resources(NamedTuple):
 
 
 def cuda_resources(architecture: str, folder: Path) -> list[Resources]:
-    """Compile the CUDA source to a cubin (no GPU needed) and return each kernel's resources."""
+    """Compile the CUDA sources to cubins (no GPU needed) and return each kernel's resources."""
     from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path
 
     command = [str(cuda_home() / "bin" / "nvcc"), "-cubin", f"-arch={architecture}", "-std=c++17", "-O3"]
     command += ["-Xptxas=-v", f"-I{find_include_path()}", f"-I{find_dlpack_include_path()}"]
-    command += [str(SOURCES / "cuda.cu"), "-o", str(folder / f"{architecture}.cubin")]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise BuildUnavailable(_first_error(result.stdout + result.stderr))
-    return _parse_resources(result.stderr)
+    found = []
+    for source in _FILES["cuda"]:
+        output = folder / f"{source.stem}-{architecture}.cubin"
+        result = subprocess.run([*command, str(source), "-o", str(output)], capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise BuildUnavailable(_first_error(result.stdout + result.stderr))
+        found += _parse_resources(result.stderr)
+    return found
 
 
 def _parse_resources(report: str) -> list[Resources]:
@@ -128,12 +149,12 @@ def _tool(name: str, advice: str) -> str:
     return found
 
 
-def _key(target: str, *flags: str) -> str:
+def _key(target: str, flags: list[str], folders: tuple[Path, ...]) -> str:
     """A hash of all that the built module depends on."""
     import tvm_ffi
 
     digest = hashlib.sha256(f"{tvm_ffi.__version__} {platform.python_version()} {flags}".encode())
-    for path in sorted(SOURCES.iterdir()):
+    for path in (path for folder in folders for path in sorted(folder.iterdir())):
         digest.update(path.name.encode() + path.read_bytes())
     if target == "cuda":
         digest.update(str(cuda_home().resolve()).encode())

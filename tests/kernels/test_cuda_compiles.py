@@ -21,6 +21,7 @@ def test_no_kernel_spills(architecture, tmp_path, capsys):
         "replay_kernel",
         "append_kernel",
         "copy_kernel",
+        "avsg_kernel",
     }
     assert not [k for k in found if k.spilled], "registers are spilled"
 

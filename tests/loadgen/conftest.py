@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Self
@@ -179,6 +180,8 @@ def make_limits(**overrides: float) -> LoadConfig:
         "idle_timeout_s": 10.0,
         "total_timeout_s": 20.0,
         "max_lag_p99_ms": 5_000.0,
+        "max_lag_share": 100.0,
+        "max_cpu_share": 100.0,
     }
     return LoadConfig(**(defaults | overrides))
 
@@ -216,3 +219,18 @@ def paced():
             return run_scenario(cls.Server, scenario, **more)
 
     return Paced
+
+
+@pytest.fixture
+def served(paced):
+    """A server on a loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    server = paced.Server(paced.Scenario(first_s=0.1, step_s=0.005))
+    asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result()
+    yield server
+    asyncio.run_coroutine_threadsafe(server.__aexit__(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()

@@ -1,4 +1,4 @@
-"""The closed loop without a network, and the lag monitor under a stall."""
+"""The closed and the open loop without a network, and the health monitor under a stall."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from harness.loadgen.pacing import LagMonitor, closed_loop
+from harness.loadgen.health import HealthMonitor
+from harness.loadgen.pacing import closed_loop, open_loop
 
 
 @pytest.mark.parametrize(("count", "concurrency"), [(20, 4), (3, 8), (1, 1), (0, 3)])
@@ -77,19 +78,109 @@ def test_an_exception_ends_every_worker():
 
 def test_a_stall_shows_in_p99():
     async def stalled():
-        async with LagMonitor() as lag:
+        async with HealthMonitor() as lag:
             await asyncio.sleep(0.05)
             time.sleep(0.2)
             await asyncio.sleep(0.05)
-        return lag.p99_ms
+        return lag.health.lag_p99_ms
 
     assert asyncio.run(stalled()) > 150
 
 
 def test_a_monitor_that_never_woke_says_so():
     async def short():
-        async with LagMonitor() as lag:
+        async with HealthMonitor() as lag:
             pass
-        return lag.p99_ms
+        return lag.health.lag_p99_ms
 
     assert asyncio.run(short()) is None
+
+
+def test_a_closed_loop_ends_by_time_and_lets_what_runs_end():
+    sent, ended = [], []
+
+    async def send(turn):
+        sent.append(turn.scheduled_s)
+        await asyncio.sleep(0.05)
+        ended.append(turn.number)
+        return time.perf_counter()
+
+    start = time.perf_counter()
+    asyncio.run(closed_loop(send, start_s=start, count=1000, concurrency=2, max_seconds=0.2))
+    assert 2 <= len(sent) < 20
+    assert sorted(ended) == list(range(len(sent)))
+    assert max(sent) <= start + 0.2
+
+
+def run_open(due_s, limit, hold_s):
+    """(turn, when it was sent) of every request, each taking `hold_s`."""
+    seen, running, peak = [], 0, 0
+
+    async def send(turn):
+        nonlocal running, peak
+        seen.append((turn, time.perf_counter()))
+        running += 1
+        peak = max(peak, running)
+        await asyncio.sleep(hold_s)
+        running -= 1
+        return time.perf_counter()
+
+    start = time.perf_counter()
+    asyncio.run(open_loop(send, start_s=start, due_s=due_s, limit=limit, worker=3))
+    return start, seen, peak
+
+
+def test_an_open_loop_does_not_wait_for_answers():
+    due_s = [0.0, 0.02, 0.02, 0.05]
+    start, seen, peak = run_open(due_s, limit=10, hold_s=0.3)
+    assert peak == 4
+    assert [turn.number for turn, _ in seen] == [0, 1, 2, 3]
+    assert [turn.scheduled_s - start for turn, _ in seen] == pytest.approx(due_s)
+    assert all(sent >= turn.scheduled_s for turn, sent in seen)
+    assert {turn.worker for turn, _ in seen} == {3}
+
+
+def test_beyond_the_limit_requests_wait_and_stay_due_when_they_were():
+    start, seen, peak = run_open([0.0, 0.0, 0.0, 0.0], limit=1, hold_s=0.05)
+    assert peak == 1
+    assert [turn.scheduled_s - start for turn, _ in seen] == pytest.approx([0] * 4)
+    assert seen[3][1] - start >= 0.15
+
+
+def test_an_open_loop_ends_with_its_first_error():
+    async def send(turn):
+        if turn.number == 1:
+            raise RuntimeError("boom")
+        await asyncio.sleep(30)
+        return 0.0
+
+    with pytest.raises(ExceptionGroup) as caught:
+        asyncio.run(open_loop(send, start_s=time.perf_counter(), due_s=[0.0, 0.01, 60.0], limit=5))
+    assert caught.group_contains(RuntimeError, match="boom")
+
+
+def test_cpu_time_is_counted():
+    async def busy():
+        async with HealthMonitor() as monitor:
+            until = time.process_time() + 0.1
+            while time.process_time() < until:
+                pass
+        return monitor.health
+
+    health = asyncio.run(busy())
+    assert 0.1 <= health.cpu_s <= health.duration_s * 1.5
+
+
+def test_a_timer_that_rings_early_sends_nothing_early(monkeypatch):
+    sleep = asyncio.sleep
+    monkeypatch.setattr("harness.loadgen.pacing.asyncio.sleep", lambda wait_s: sleep(0.7 * wait_s))
+    start = time.perf_counter()
+    seen = []
+
+    async def send(turn):
+        seen.append((turn.scheduled_s, time.perf_counter()))
+        return time.perf_counter()
+
+    asyncio.run(open_loop(send, start_s=start, due_s=[0.02, 0.04, 0.07], limit=2))
+    assert len(seen) == 3
+    assert all(sent >= scheduled for scheduled, sent in seen)

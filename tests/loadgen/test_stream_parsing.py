@@ -31,6 +31,27 @@ def test_events_do_not_depend_on_how_the_network_cut_them(cuts):
         assert event.time_s == min(edge for edge in edges if edge >= end)
 
 
+def test_whole_events_take_the_short_way_and_give_the_same():
+    stream = [
+        b"data: {}\n\n",
+        b"data: a\n",
+        b"data: b\n\n",
+        b"data: \n\n",
+        b"data:c\n\n",
+        b"data: d\r\n\r\n",
+        b"data: [DONE]\n\n",
+    ]
+    found = list(events(enumerate(stream)))
+    assert [(event.time_s, event.data) for event in found] == [
+        (0, b"{}"),
+        (2, b"a\nb"),
+        (3, b""),
+        (4, b"c"),
+        (5, b"d"),
+        (6, b"[DONE]"),
+    ]
+
+
 def test_last_event_without_a_blank_line_counts():
     assert [e.data for e in events([(1.0, b"data: [DONE]")])] == [b"[DONE]"]
 
@@ -52,6 +73,19 @@ def test_continuous_usage_counts_what_it_grew_by_whatever_the_text():
 def test_usage_zero_until_the_end_is_not_continuous():
     counts = count_tokens(deltas((1, "a", 0), (2, "b", 0), (3, "", 2)), 2)
     assert counts == ([1, 2], [1, 1], "usage", False)
+
+
+def test_chunks_that_came_together_are_one():
+    together = deltas((1, "a", 1), (1, "b", 2), (2, "c", 3), (3, "d", 4), (3, "e", 5))
+    assert count_tokens(together, 5) == ([1, 2, 3], [2, 1, 2], "continuous_usage", False)
+    assert count_tokens([delta._replace(completed=None) for delta in together], 5).tokens == [2, 1, 2]
+
+
+def test_chunks_of_one_size_are_told_from_their_texts():
+    sizes = count_tokens(deltas((1, "abcdefgh", None), (2, "abcdef", None), (3, "abcdefghi", None), (4, "x", None)), 13)
+    assert sizes.tokens == [4, 4, 4, 1]
+    uneven = count_tokens(deltas((1, "ab", None), (2, "abcdefghijklmnop", None), (3, "abcdef", None)), 12)
+    assert uneven.tokens[1] > uneven.tokens[2] > uneven.tokens[0] == 1
 
 
 def test_final_usage_one_token_per_text():
@@ -127,7 +161,7 @@ def test_chat_deltas_with_role_and_reasoning():
     reading = read(delta(role="assistant", content=""), delta(reasoning_content="hm"), delta(content="x"), usage)
     assert reading.judge(2, exact=True, broken=None) is None
     assert reading.text == "hmx"
-    assert reading.count().tokens == [1, 1]
+    assert reading.count().tokens == [2]  # they came together
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ SMALL = [
 
 def test_the_phases_of_a_call_are_measured() -> None:
     (config,) = load_cells(SMALL)
-    found = measure(config, 2, 0)
+    found = measure(config, 2, 0).measures
     assert set(found) == set(KERNEL_MEASURES)
     assert found["miss_rate"] == 0.25
     assert all(value is not None and value > 0 for value in found.values())

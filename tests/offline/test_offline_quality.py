@@ -13,7 +13,8 @@ from harness.engine.batch import ChunkBatch
 from harness.engine.kv import make_kv
 from harness.engine.models.loader import load_model
 from harness.engine.selectors import make_selector
-from harness.offline import OfflineError, measure, quality
+from harness.offline import OfflineError, quality
+from harness.offline.quality import measure_quality as measure
 from harness.records import QUALITY_MEASURES
 from harness.schema import Config
 from harness.validate import ConfigError

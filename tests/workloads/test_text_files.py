@@ -2,45 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from harness.schema import WorkloadConfig, WorkloadKind
 from workloads import make_source
 from workloads.corpus import Corpus, find_files
 
 VOCAB = 600
-
-
-def words(seed, count):
-    rng = random.Random(seed)
-    return " ".join("".join(rng.choices("abcdeéxyz→", k=rng.randint(2, 7))) for _ in range(count))
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("texts")
-    for i in range(4):
-        (folder / f"{i}.txt").write_text(words(i, 800), encoding="utf-8")
-    (folder / "latin.txt").write_bytes("plain, then é".encode("latin-1") * 400)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def tokenizer_file(texts):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCAB, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train([str(texts / f"{i}.txt") for i in range(4)], trainer)
-    tokenizer.enable_truncation(8)  # as some published files do: must not cut our prompts
-    path = texts / "tokenizer.json"
-    tokenizer.save(str(path))
-    return path
 
 
 @pytest.fixture
@@ -92,7 +61,7 @@ def test_points_and_phases_differ(source):
     assert len({p.sha for p in prompts}) == 40
 
 
-def test_a_short_text_gives_every_window_it_has_and_no_more(source, tmp_path):
+def test_a_short_text_gives_every_window_it_has_and_no_more(source, words, tmp_path):
     file = tmp_path / "short.txt"
     file.write_text(words(9, 40), encoding="utf-8")
     src = source(files=[str(file)], input_len=20)

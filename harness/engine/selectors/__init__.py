@@ -19,6 +19,7 @@ def make_selector(config: Config, num_rows: int) -> Selector:
     from harness.engine.selectors.nsa import NSA
     from harness.engine.selectors.one_by_one import OneByOne
     from harness.engine.selectors.quest import Quest
+    from harness.engine.selectors.recording import Recording
     from harness.engine.selectors.window import Window
 
     makers: dict[SelectorKind, Callable[[], Selector]] = {
@@ -30,4 +31,5 @@ def make_selector(config: Config, num_rows: int) -> Selector:
         SelectorKind.window: lambda: Window(config),
     }
     selector = makers[config.selector.kind]()
-    return OneByOne(selector) if config.engine.batch_invariant else selector
+    selector = OneByOne(selector) if config.engine.batch_invariant else selector
+    return Recording(selector) if config.trace.record else selector

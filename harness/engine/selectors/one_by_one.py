@@ -9,27 +9,18 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.batch import DecodeBatch
 from harness.engine.selectors.base import Selector
+from harness.engine.selectors.wrapper import Wrapper
 
 
-class OneByOne(Selector):
+class OneByOne(Wrapper):
     """Another selector, asked for one request at a time. Prefill is by request anyway."""
 
     def __init__(self, inner: Selector):
-        self._inner = inner
-        self.reads_index, self.state, self.resident = inner.reads_index, inner.state, inner.resident
+        super().__init__(inner)
         self._batch: DecodeBatch | None = None
         self._alone: list[DecodeBatch] = []
-
-    def extend(self, layer: int, batch: ChunkBatch, keys: Tensor) -> None:
-        self._inner.extend(layer, batch, keys)
-
-    def append(self, layer: int, batch: DecodeBatch, keys: Tensor) -> None:
-        self._inner.append(layer, batch, keys)
-
-    def prefill_mask(self, layer: int, batch: ChunkBatch, query: tuple[Tensor, ...]) -> Tensor | None:
-        return self._inner.prefill_mask(layer, batch, query)
 
     def select(self, layer: int, batch: DecodeBatch, query: tuple[Tensor, ...]) -> Tensor:
         if batch is not self._batch:  # a new step: all its layers share the batches of one

@@ -16,6 +16,7 @@ from aiohttp import web
 from harness.engine.engine import FAILED, CannotServe, Engine, Event, Submission
 from harness.engine.footprint import Footprint
 from harness.engine.kv.sharing import prefetch_label
+from harness.engine.selectors.recording import trace_header
 from harness.engine.server.metrics import exposition
 from harness.engine.server.protocol import APIError, ParsedRequest, ReplyFormat, RequestParser, usage
 from harness.engine.tokenizer import Tokenizer
@@ -50,6 +51,7 @@ class Server:
                 web.get("/server_info", self._server_info),
                 web.post("/flush_cache", self._flush),
                 web.get("/flush_cache", self._flush),
+                web.get("/selection_trace", self._selection_trace),
             ]
         )
         return app
@@ -209,6 +211,14 @@ class Server:
         if problem:
             raise APIError(409, f"cannot flush: {problem}")
         return web.json_response({"status": "flushed"})
+
+    async def _selection_trace(self, request: web.Request) -> web.Response:
+        """The trace of what was selected since the last flush, or since it was last asked for."""
+        spool = await asyncio.to_thread(self._engine.take_selections)
+        if isinstance(spool, str):
+            raise APIError(409, spool)
+        body = await asyncio.to_thread(spool.trace_bytes, trace_header(self._config))
+        return web.Response(body=body, content_type="application/octet-stream")
 
 
 async def _body(request: web.Request) -> bytes:

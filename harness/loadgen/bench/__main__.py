@@ -1,0 +1,167 @@
+"""Ours beside others on the paced server: python -m harness.loadgen.bench [--clients ours sglang] [--scenarios plain]
+
+Every client runs the same closed loops against the same server; the server's own record is the truth. Errors are
+of the means of TTFT, TPOT and E2E latency. CPU per token is the difference of a long and a short run, over the
+difference of their tokens: what a client needs to start does not count. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from harness.loadgen.bench.clients import CLIENTS, Job, Report, interpreter, run
+from harness.loadgen.bench.install import write_tokenizer
+from harness.loadgen.bench.native import cross_check
+from harness.loadgen.paced.scenarios import SCENARIOS
+
+ACCURACY = ("plain", "role_first", "four_per_event", "speculative", "held_text", "late_usage", "error_event")
+STREAMS, SHORT, LONG = 64, 50, 1000  # of the CPU time: streams, tokens of the short and of the long responses
+MANY = 256
+
+
+def main() -> None:
+    """Run, print the table, then the JSON line."""
+    parser = argparse.ArgumentParser(prog="python -m harness.loadgen.bench", description=__doc__)
+    parser.add_argument("--clients", nargs="+", choices=list(CLIENTS), default=list(CLIENTS))
+    parser.add_argument("--scenarios", nargs="*", choices=list(SCENARIOS), default=list(ACCURACY))
+    parser.add_argument("--peers", type=Path, default=Path("build/peers"), help="where the others are installed")
+    parser.add_argument("--no-cpu", action="store_true", help="accuracy at concurrency 8 only")
+    parser.add_argument("--no-native", action="store_true", help="leave out the native server")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = _Bench(args.peers.resolve(), Path(scratch))
+        rows = [row for scenario in args.scenarios for row in bench.accuracy(args.clients, scenario)]
+        many = [] if args.no_cpu else bench.many_streams(args.clients)
+        cpu = {} if args.no_cpu else bench.cpu(args.clients)
+        native = {} if args.no_native else _native(args.peers.resolve(), Path(scratch))
+    load = os.getloadavg()
+    print(f"load average {load[0]:.1f} on {os.cpu_count()} CPUs")
+    print(
+        json.dumps(
+            {"accuracy": rows, "many_streams": many, "cpu_us_per_token": cpu, "native": native, "load_average": load}
+        )
+    )
+
+
+class _Bench:
+    def __init__(self, peers: Path, scratch: Path) -> None:
+        self._peers, self._scratch = peers, scratch
+        self._tokenizer = write_tokenizer(scratch / "words", [f"w{number}" for number in range(1000)])
+        self._runs = 0
+
+    def _run(self, name: str, url: str, concurrency: int, requests: int, output_len: int) -> Report | str:
+        self._runs += 1
+        job = Job(
+            url=url,
+            concurrency=concurrency,
+            requests=requests,
+            output_len=output_len,
+            folder=self._scratch / f"{name}-{self._runs}",
+            tokenizer=self._tokenizer,
+        )
+        try:
+            return run(CLIENTS[name], interpreter(name, self._peers), job)
+        except (RuntimeError, subprocess.CalledProcessError) as error:
+            return f"{error}"
+
+    def accuracy(self, clients: list[str], scenario: str) -> list[dict[str, Any]]:
+        """One scenario at concurrency 8: 24 requests of 32 tokens, 200 ms to the first, 10 ms each after it."""
+        with paced_server(scenario, 200, 10) as url:
+            return [_compare(name, scenario, self._run(name, url, 8, 24, 32), url) for name in clients]
+
+    def many_streams(self, clients: list[str]) -> list[dict[str, Any]]:
+        """256 streams of 50 tokens/s, beside the server on the same cores."""
+        with paced_server("plain", 200, 20) as url:
+            return [_compare(name, f"{MANY} streams", self._run(name, url, MANY, MANY, 100), url) for name in clients]
+
+    def cpu(self, clients: list[str]) -> dict[str, float | None]:
+        """Microseconds of CPU time per token at 64 streams of 50 tokens/s."""
+        spent: dict[str, float | None] = {}
+        with paced_server("plain", 200, 20) as url:
+            for name in clients:
+                short, long = (self._run(name, url, STREAMS, STREAMS, length) for length in (SHORT, LONG))
+                spent[name] = None
+                if isinstance(short, Report) and isinstance(long, Report):
+                    spent[name] = (long.cpu_s - short.cpu_s) / (STREAMS * (LONG - SHORT)) * 1e6
+                print(f"{name:12} {_show(spent[name])} us of CPU per token at {STREAMS} streams", flush=True)
+        return spent
+
+
+def _native(peers: Path, scratch: Path) -> dict[str, Any]:
+    """SGLang's client and ours in turn on the native server."""
+    found = cross_check(peers, scratch, rounds=3)
+    for name, said in found["said"].items():
+        print(
+            f"native server    {name:12} ttft {said['ttft_ms']:.1f} ms  {said['tokens_per_s']:.1f} tokens/s", flush=True
+        )
+    return found
+
+
+@contextmanager
+def paced_server(scenario: str, first_ms: float, step_ms: float) -> Iterator[str]:
+    """The URL of a server of one scenario, which ends with the block."""
+    pace = ["--scenario", scenario, "--first-ms", str(first_ms), "--step-ms", str(step_ms)]
+    command = [sys.executable, "-m", "harness.loadgen.paced", *pace]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.terminate()
+
+
+def _truth(url: str, requests: int, succeed: bool) -> dict[str, float | None]:
+    """Means over the last `requests` requests: clients may send some before they measure."""
+    with urllib.request.urlopen(url + "/truth") as response:
+        truths = sorted(json.load(response), key=lambda truth: truth["arrived_s"])[-requests:]
+    if not succeed:
+        return {"ttft_ms": None, "tpot_ms": None, "e2el_ms": None, "completed": 0}
+    whole = [truth for truth in truths if truth["times_s"]]
+    return {
+        "ttft_ms": 1e3 * fmean(t["times_s"][0] - t["arrived_s"] for t in whole),
+        "tpot_ms": 1e3 * fmean((t["times_s"][-1] - t["times_s"][0]) / (sum(t["tokens"]) - 1) for t in whole),
+        "e2el_ms": 1e3 * fmean(t["times_s"][-1] - t["arrived_s"] for t in whole),
+        "completed": len(truths),
+    }
+
+
+def _compare(name: str, what: str, report: Report | str, url: str) -> dict[str, Any]:
+    """One row: what was said, what was true, and the largest relative error."""
+    scenario = SCENARIOS.get(what)
+    requests = MANY if scenario is None else 24
+    true = _truth(url, requests, succeed=scenario is None or scenario.expect is None)
+    row: dict[str, Any] = {"scenario": what, "client": name, "truth": true}
+    if isinstance(report, str):
+        print(f"{what:16} {name:12} {report}", flush=True)
+        return row | {"failed": report}
+    said = {key: getattr(report, key) for key in true}
+    wrong = [abs(said[key] - value) / value for key, value in true.items() if value and said[key] is not None]
+    row |= {
+        "said": said,
+        "error": max(wrong, default=0.0),
+        "false_successes": max(0, report.completed - int(true["completed"] or 0)),
+    }
+    texts = [f"{key.removesuffix('_ms')} {_show(said[key])} ({_show(value)})" for key, value in true.items()]
+    print(f"{what:16} {name:12} error {row['error']:6.1%}  {'  '.join(texts)}", flush=True)
+    return row
+
+
+def _show(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+
+
+if __name__ == "__main__":
+    main()

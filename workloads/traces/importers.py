@@ -1,0 +1,168 @@
+"""Selections of other engines as traces: SGLang's `indexer_topk`, and the JSONL of DeepSeek-V3.2 experiments.
+
+Both give positions of the request's own text. An engine that gives places in its memory instead is found out where
+one of them lies outside the context.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workloads.traces.layout import TraceHeader
+from workloads.traces.writer import TraceWriter
+
+Int32 = NDArray[np.int32]
+
+
+def import_sglang(
+    source: Path, target: Path, *, model: str, num_layers: int, top_k: int, include_prompt: bool = False
+) -> None:
+    """Responses of SGLang's `/generate`, each with `meta_info.indexer_topk`: base64 of int32 [tokens, layers, k].
+
+    source: JSON (a response or a list of them) or JSONL. The rows are what positions selected up to the last but one
+    of the text (its last token was never fed in), from the first position on, or from a later one where the request
+    asked for that (SGLang 0.5.23, state_capturer). Those of the prompt (`meta_info.prompt_tokens`) are left out unless
+    asked for, since prefill keeps no cache. Raises ValueError naming the response and what is wrong with it.
+    """
+    header = _header(source, model, "sglang", top_k)
+    with TraceWriter(target, header) as writer:
+        for request, response in enumerate(_responses(source)):
+            where = f"{source}: response {request}"
+            selections, prompt_tokens, start = _indexer_topk(response, where, num_layers, top_k)
+            first = 0 if include_prompt else max(0, prompt_tokens - start)
+            context_lens = np.arange(start + first + 1, start + len(selections) + 1, dtype=np.int32)
+            if not len(context_lens):
+                raise ValueError(
+                    f"{where} has {len(selections)} rows for {prompt_tokens} prompt tokens: no decode step"
+                )
+            for layer in range(num_layers):
+                steps = np.ascontiguousarray(selections[first:, layer])
+                try:
+                    writer.append(request, layer, steps, context_lens)
+                except ValueError as error:
+                    raise ValueError(f"{where}: {error}; indexer_topk must hold positions, not cache slots") from error
+                writer.end_stream(request, layer)
+
+
+def _responses(source: Path) -> Iterator[dict[str, Any]]:
+    text = _text(source)
+    try:
+        plain = json.loads(text)
+    except ValueError:
+        yield from _lines(source, text)
+        return
+    yield from plain if isinstance(plain, list) else [plain]
+
+
+def _indexer_topk(response: Any, where: str, num_layers: int, top_k: int) -> tuple[Int32, int, int]:
+    """The rows [tokens, layers, k], the number of prompt tokens, and the position of the first row."""
+    try:
+        info = response["meta_info"]
+        encoded, prompt_tokens = info["indexer_topk"], int(info["prompt_tokens"])
+        raw = base64.b64decode(encoded, validate=True)
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{where} has no meta_info.indexer_topk and prompt_tokens: start SGLang with --enable-return-indexer-topk "
+            "and ask for return_indexer_topk"
+        ) from error
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{where}: indexer_topk is not base64 ({error})") from error
+    row = 4 * num_layers * top_k
+    if not raw or len(raw) % row:
+        raise ValueError(
+            f"{where}: indexer_topk has {len(raw)} bytes, no multiple of {num_layers} layers x k={top_k} x 4: "
+            "give the model's own --layers and --top-k"
+        )
+    selections = np.frombuffer(raw, "<i4").reshape(-1, num_layers, top_k).astype(np.int32)
+    start = (
+        prompt_tokens + int(info.get("completion_tokens", len(selections) + 1 - prompt_tokens)) - 1 - len(selections)
+    )
+    if start < 0:
+        raise ValueError(f"{where} has {len(selections)} rows, {-start} more than its text has positions")
+    return selections, prompt_tokens, start
+
+
+def import_dsa_jsonl(source: Path, target: Path, *, model: str) -> None:
+    """JSONL with a line per (decode step, request, layer): request_id, layer_id, seq_len_current, selected_token_pos.
+
+    Lines of other events (`event` present and not `dsa_topk`) are left out. Steps must come in order and without
+    gaps: a sampled trace says nothing on reuse from step to step. Raises ValueError naming the line.
+    """
+    top_k = max((len(line["selected_token_pos"]) for _, line in _dsa_lines(source)), default=0)
+    if not top_k:
+        raise ValueError(f"{source} has no line with selected_token_pos")
+    numbers: dict[Any, int] = {}
+    context: dict[tuple[int, int], int] = {}
+    with TraceWriter(target, _header(source, model, "dsa_jsonl", top_k)) as writer:
+        for number, line in _dsa_lines(source):
+            request = numbers.setdefault(line["request_id"], len(numbers))
+            key = (request, line["layer_id"])
+            length = line["seq_len_current"]
+            if key in context and length != context[key] + 1:
+                raise ValueError(
+                    f"{source}, line {number}: context length {length} of request {line['request_id']!r}, layer "
+                    f"{key[1]} follows {context[key]}; steps must come in order, without gaps"
+                )
+            context[key] = length
+            try:
+                writer.append(*key, np.array([line["selected_token_pos"]], np.int32), np.array([length], np.int32))
+            except (ValueError, OverflowError) as error:
+                raise ValueError(f"{source}, line {number}: {error}") from error
+
+
+def _dsa_lines(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line numbers from 1, and the lines with a selection."""
+    wanted = {"request_id": (int, str), "layer_id": int, "seq_len_current": int, "selected_token_pos": list}
+    with _opened(source) as file:
+        for number, text in enumerate(file, 1):
+            if not text.strip():
+                continue
+            try:
+                line = json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"{source}, line {number} is not JSON ({error})") from error
+            if not isinstance(line, dict) or line.get("event", "dsa_topk") != "dsa_topk":
+                continue
+            for key, kind in wanted.items():
+                if not isinstance(line.get(key), kind):  # type: ignore[arg-type]
+                    raise ValueError(f"{source}, line {number}: {key} is {line.get(key)!r:.40}; see DSA's trace format")
+            yield number, line
+
+
+def _header(source: Path, model: str, kind: str, top_k: int) -> TraceHeader:
+    provenance = {"file": source.name, "bytes": source.stat().st_size if source.is_file() else 0}
+    return TraceHeader(
+        model=model, selector="dsa", top_k=top_k, source=kind, ordered=True, provenance={"imported": provenance}
+    )
+
+
+def _lines(source: Path, text: str) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise ValueError(f"{source}, line {number} is neither JSON nor JSONL ({error})") from error
+
+
+def _text(source: Path) -> str:
+    with _opened(source) as file:
+        try:
+            return file.read()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{source} is not UTF-8 text") from error
+
+
+def _opened(source: Path) -> Any:
+    try:
+        return source.open(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{source}: {error.strerror}") from error
