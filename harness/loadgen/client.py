@@ -23,7 +23,7 @@ from harness.loadgen.gather import Gatherer
 from harness.loadgen.progress import Progress
 from harness.loadgen.reading import carries_token, error_message, one_line
 from harness.loadgen.response import Response
-from harness.loadgen.sse import EventSplitter, NotSSE, is_one_payload
+from harness.loadgen.sse import EventSplitter, NotSSE
 from harness.loadgen.target import parse_target
 from harness.schema import LoadConfig
 
@@ -181,7 +181,7 @@ class _Reception:
         self._splitter: EventSplitter | None = EventSplitter()  # until the first token has come
         self._last_s = 0.0  # when the last piece came
         self._deadline = Deadline(limits, started_s, look=connection.look, late=connection.finish)
-        self.response = Response(self._take)
+        self.response = Response(self._take, self._take_event)
 
     def sent(self, sent_s: float) -> None:
         self._exchange.sent_s = self._deadline.event_s = sent_s
@@ -196,11 +196,16 @@ class _Reception:
             exchange.pieces.append(piece)
         self._gatherer.gaps_s.append(time_s - self._last_s)
         self._last_s = time_s
-        if self._splitter is None and is_one_payload(piece):  # as nearly always
-            self._progress.events += 1
-            self._deadline.event_s = time_s
-        else:
-            self._look_into(time_s, piece)
+        self._look_into(time_s, piece)
+
+    def _take_event(self, time_s: float, event: bytes) -> None:
+        """One more event, of JSON, after the first token."""
+        exchange = self._exchange
+        exchange.times_s.append(time_s)
+        exchange.pieces.append(event)
+        self._gatherer.gaps_s.append(time_s - self._last_s)
+        self._last_s = self._deadline.event_s = time_s
+        self._progress.events += 1
 
     def _look_into(self, time_s: float, piece: bytes) -> None:
         """See what a piece means to the time limits."""

@@ -86,18 +86,18 @@ class Connection:
         self.read(Moment())
         self._settle()
 
-    def read(self, moment: Moment) -> bool:
-        """Read what has arrived; true when there may be more."""
+    def read(self, moment: Moment) -> None:
+        """Read what has arrived, up to 64 KiB."""
         if self.closed:
-            return False
+            return
         try:
             data, ancillary, _, _ = self._sock.recvmsg(_READ, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
-            return False
+            return
         except OSError as error:
             self._settle()
             self._break(f"the connection broke: {error}")
-            return False
+            return
         response = self._response
         if response and response.can_wait and ancillary and data.endswith(USUAL_END):
             self._lying.append((moment, ancillary, data))
@@ -109,15 +109,20 @@ class Connection:
         else:  # nobody waits for these bytes: the server ends or misuses the connection
             self._settle()
             self._end()
-        return len(data) == _READ
 
     def _settle(self) -> None:
         """Take in what was left lying."""
+        if not self._lying:
+            return
         lying, self._lying = self._lying, []
         response = self._response
         for moment, ancillary, data in lying:
             if response and not self.closed and not response.complete:
-                self._take(response, moment.arrival_s(ancillary, self._floor_s), data)
+                time_s = moment.arrival_s(ancillary, self._floor_s)
+                if response.take_usual(time_s, data):
+                    self._floor_s = time_s
+                else:
+                    self._take(response, time_s, data)
 
     def _take(self, response: Response, time_s: float, data: bytes) -> None:
         self._floor_s = time_s

@@ -3,8 +3,8 @@
 A wake-up costs as much as reading several sockets. As the kernel says when bytes came in (`stamps`), they may lie
 for a while: when they come quickly, one look in a few milliseconds takes whatever there is. The wait must not
 bring two events of one stream together, whose times would become one, nor keep a worker from its next request for
-long: it depends on how closely events have followed each other, and on how long requests take. Where the kernel
-does not stamp, every arrival is read at once.
+long: it depends on how closely events have followed each other, and on how long requests take. Where few events
+come, and where the kernel does not stamp them, every arrival is read at once.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import time
 from typing import Protocol
 
 from harness.loadgen.stamps import STAMPED, Moment
 
-_LONGEST_WAIT_S = 0.004  # asyncio's timers round up to whole milliseconds
+_LONGEST_WAIT_S = 0.005  # asyncio's timers round up to whole milliseconds
 _SHORTEST_WAIT_S = 0.001
-_OF_GAP = 0.2  # of the time between two events of a stream, but for the closest tenth of them
+_OF_GAP = 0.25  # of the time between two events of a stream, but for the closest tenth of them
 _OF_REQUEST = 0.005  # of the time a request takes
-_SAMPLE = 512  # events
+_WORTH = 3  # events that a wait must bring to be worth its timer
+_SAMPLE = 512  # events between two decisions about the wait
 
 
 class Readable(Protocol):
-    """What is read: takes in what has arrived, and says whether there may be more of it."""
+    """What is read: takes in what has arrived, or some of it."""
 
-    def read(self, moment: Moment) -> bool: ...
+    def read(self, moment: Moment) -> None: ...
 
 
 class Gatherer:
@@ -37,12 +39,12 @@ class Gatherer:
         self._owners: dict[int, Readable] = {}
         self._epoll = select.epoll() if STAMPED else None
         self._timer: asyncio.Handle | None = None  # of the next look, None when the loop waits for the epoll
-        self._looked_s = 0.0
-        self._gap_s = 1.0
+        self._decided_s = time.perf_counter()
+        self._wait_s = 0.0
         self.gaps_s: list[float] = []  # appended by whoever reads events: from the one before in their stream
         self.last_took_s = 1.0  # a request, so written
         if self._epoll:
-            self._loop.add_reader(self._epoll, self._look)
+            self._loop.add_reader(self._epoll, self._wake)
 
     def add(self, sock: socket.socket, owner: Readable) -> None:
         """Read `sock` from now on."""
@@ -68,33 +70,38 @@ class Gatherer:
             self._loop.remove_reader(self._epoll)
             self._epoll.close()
 
+    def _wake(self) -> None:
+        """Something has come: read it, or see to it that it is read soon."""
+        if self._wait_s >= _SHORTEST_WAIT_S:
+            assert self._epoll is not None
+            self._loop.remove_reader(self._epoll)
+            self._timer = self._loop.call_later(self._wait_s, self._look)
+        else:
+            self._look()
+
     def _look(self) -> None:
-        """Read every socket that has something, and see to the next look."""
+        """Read every socket that has something."""
         assert self._epoll is not None
+        if self._timer:
+            self._timer = None
+            self._loop.add_reader(self._epoll, self._wake)
         ready = self._epoll.poll(0)
         moment = Moment()
-        more = False
         owners = self._owners
         for number, _ in ready:
             owner = owners.get(number)  # none when one before it was the reason to close it
-            if owner and owner.read(moment):
-                more = True
-        wait_s = self._wait_s()
-        quick = moment.now_s - self._looked_s < 2 * wait_s  # as after every wait
-        self._looked_s = moment.now_s
-        if ready and not more and quick:
-            if not self._timer:
-                self._loop.remove_reader(self._epoll)
-            self._timer = self._loop.call_later(wait_s, self._look)
-        elif self._timer:
-            self._timer = None
-            self._loop.add_reader(self._epoll, self._look)
-
-    def _wait_s(self) -> float:
-        """How long what arrives may lie; 0 when that is not worth a timer."""
+            if owner:
+                owner.read(moment)
         if len(self.gaps_s) >= _SAMPLE:
-            self.gaps_s.sort()
-            self._gap_s = self.gaps_s[len(self.gaps_s) // 10]
-            self.gaps_s.clear()
-        wait_s = min(_LONGEST_WAIT_S, _OF_GAP * self._gap_s, _OF_REQUEST * self.last_took_s)
-        return wait_s if wait_s >= _SHORTEST_WAIT_S else 0.0
+            self._decide(moment.now_s)
+
+    def _decide(self, now_s: float) -> None:
+        """How long what arrives may lie."""
+        count = len(self.gaps_s)
+        self.gaps_s.sort()
+        gap_s = self.gaps_s[count // 10]
+        self.gaps_s.clear()
+        wait_s = min(_LONGEST_WAIT_S, _OF_GAP * gap_s, _OF_REQUEST * self.last_took_s)
+        worth_it = wait_s * count >= _WORTH * (now_s - self._decided_s)
+        self._wait_s = wait_s if worth_it else 0.0
+        self._decided_s = now_s

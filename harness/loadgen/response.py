@@ -29,7 +29,8 @@ def _chunk_heads(length: int) -> tuple[bytes, ...]:
 class Response:
     """What one response brought, as the HTTP parser calls it; its body stays in pieces with their times."""
 
-    def __init__(self, on_piece: Callable[[float, bytes], None]) -> None:
+    def __init__(self, on_piece: Callable[[float, bytes], None], on_event: Callable[[float, bytes], None]) -> None:
+        """on_piece: gets each piece of the body with its time; on_event: gets those for which `take_usual` holds."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.started = False  # the first byte is here
@@ -39,20 +40,34 @@ class Response:
         self.now_s = 0.0  # arrival of the bytes being parsed
         self.can_wait = False  # set by its owner: while pieces have the usual end, nothing depends on them at once
         self._between = False  # the last that the parser saw was the end of a chunk
-        self._on_piece = on_piece
+        self._on_piece, self._on_event = on_piece, on_event
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, time_s: float, data: bytes) -> None:
         """Take bytes off the wire. Raises httptools.HttpParserError."""
         self.now_s = time_s
-        if self._between and data.startswith(_chunk_heads(len(data))) and data.endswith(b"\r\n"):
-            # Exactly one chunk, as nearly always. The parser would be as before after it: spare it.
-            self._on_piece(time_s, data[data.index(b"\n") + 1 : -2])
-            return
         self.started = True
         self._between = False
         self._parser.feed_data(data)
         self._between = self._between and data.endswith(b"\n")  # else the next one's head has begun
+
+    def take_usual(self, time_s: float, data: bytes) -> bool:
+        """Take `data` if it is the usual: one whole chunk with one JSON event. False, with nothing done, if not.
+
+        The parser would be after it as it was before: it is spared.
+        """
+        start = data.find(b"\n") + 1
+        if not (
+            self._between
+            and data.startswith(_chunk_heads(len(data)))
+            and data.startswith(b"data: {", start)
+            and data.find(b"\n", start) == len(data) - 4
+            and data.endswith(USUAL_END)
+        ):
+            return False
+        self.now_s = time_s
+        self._on_event(time_s, data[start:-2])
+        return True
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")

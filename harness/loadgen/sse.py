@@ -22,7 +22,7 @@ class NotSSE(ValueError):
     """A line that no server-sent event can contain."""
 
 
-def is_one_payload(piece: bytes) -> bool:
+def _is_one_payload(piece: bytes) -> bool:
     """Whether a piece is exactly one event with a JSON object, in the usual form: its one line and a blank one."""
     return piece.startswith(b"data: {") and piece.endswith(b"\n\n") and piece.find(b"\n") == len(piece) - 2
 
@@ -71,7 +71,7 @@ def events(pieces: Iterable[Piece]) -> Iterator[Event]:
     splitter = EventSplitter()
     last_s = 0.0
     for last_s, piece in pieces:
-        if splitter.between and is_one_payload(piece):
+        if splitter.between and _is_one_payload(piece):
             yield Event(last_s, piece[6:-2], b"")
         else:
             yield from splitter.feed(last_s, piece)
