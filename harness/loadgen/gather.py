@@ -72,7 +72,7 @@ class Gatherer:
 
     def _wake(self) -> None:
         """Something has come: read it, or see to it that it is read soon."""
-        if self._wait_s >= _SHORTEST_WAIT_S:
+        if self._wait_s:
             assert self._epoll is not None
             self._loop.remove_reader(self._epoll)
             self._timer = self._loop.call_later(self._wait_s, self._look)
@@ -102,6 +102,6 @@ class Gatherer:
         gap_s = self.gaps_s[count // 10]
         self.gaps_s.clear()
         wait_s = min(_LONGEST_WAIT_S, _OF_GAP * gap_s, _OF_REQUEST * self.last_took_s)
-        worth_it = wait_s * count >= _WORTH * (now_s - self._decided_s)
+        worth_it = wait_s >= _SHORTEST_WAIT_S and wait_s * count >= _WORTH * (now_s - self._decided_s)
         self._wait_s = wait_s if worth_it else 0.0
         self._decided_s = now_s
