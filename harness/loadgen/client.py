@@ -15,12 +15,14 @@ from types import TracebackType
 from typing import Self
 
 from harness.loadgen.bodies import Endpoint
-from harness.loadgen.connection import Connection, Response, open_connection
+from harness.loadgen.connection import Connection, open_connection
 from harness.loadgen.cumulative import Shortener
 from harness.loadgen.deadline import Deadline
 from harness.loadgen.exchange import Exchange
+from harness.loadgen.gather import Gatherer
 from harness.loadgen.progress import Progress
 from harness.loadgen.reading import carries_token, error_message, one_line
+from harness.loadgen.response import Response
 from harness.loadgen.sse import EventSplitter, NotSSE
 from harness.loadgen.target import parse_target
 from harness.schema import LoadConfig
@@ -55,6 +57,7 @@ class Client:
         self._open: set[Connection] = set()
 
     async def __aenter__(self) -> Self:
+        self._gatherer = Gatherer()
         return self
 
     async def __aexit__(
@@ -62,6 +65,7 @@ class Client:
     ) -> None:
         for connection in list(self._open):
             connection.close()
+        self._gatherer.close()
 
     async def connect(self, count: int) -> None:
         """Open `count` connections ahead of the requests that are to use them within a second.
@@ -112,13 +116,17 @@ class Client:
         left_s = started_s + limits.total_timeout_s - time.perf_counter()
         async with asyncio.timeout(min(limits.connect_timeout_s, left_s)):
             if self._address != target.host:
-                connection = await open_connection(self._address, target.port, target.tls, target.host)
+                connection = await self._open_to(self._address)
             else:
                 async with self._first:
-                    connection = await open_connection(self._address, target.port, target.tls, target.host)
+                    connection = await self._open_to(self._address)
                     self._address = connection.peer
         self._open.add(connection)
         return connection
+
+    async def _open_to(self, address: str) -> Connection:
+        target = self._target
+        return await open_connection(address, target.port, target.tls, target.host, self._gatherer)
 
     async def _carry(self, body: bytes, exchange: Exchange, started_s: float, kept: Connection | None) -> bool:
         """One try; whether it is worth another, on a new connection."""
@@ -132,7 +140,9 @@ class Client:
             exchange.problem = ("connect", one_line(error))
             return False
         head = self._target.head(len(body))
-        reception = _Reception(connection, exchange, self._limits, self._progress, started_s, self._shorten)
+        reception = _Reception(
+            connection, exchange, self._limits, self._progress, self._gatherer, started_s, shorten=self._shorten
+        )
         try:
             await connection.request(head, body, reception.response, reception.sent)
         except asyncio.CancelledError:
@@ -160,26 +170,46 @@ class _Reception:
         exchange: Exchange,
         limits: LoadConfig,
         progress: Progress,
+        gatherer: Gatherer,
         started_s: float,
+        *,
         shorten: bool,
     ) -> None:
-        self._connection, self._exchange, self._progress = connection, exchange, progress
+        self._connection, self._exchange = connection, exchange
+        self._progress, self._gatherer = progress, gatherer
         self._shortener = Shortener() if shorten else None
         self._splitter: EventSplitter | None = EventSplitter()  # until the first token has come
-        self._deadline = Deadline(limits, started_s, look=connection.read, late=connection.finish)
-        self.response = Response(self._take)
+        self._last_s = 0.0  # when the last piece came
+        self._deadline = Deadline(limits, started_s, look=connection.look, late=connection.finish)
+        self.response = Response(self._take, self._take_event)
 
     def sent(self, sent_s: float) -> None:
         self._exchange.sent_s = self._deadline.event_s = sent_s
 
     def _take(self, time_s: float, piece: bytes) -> None:
         """A piece of the body. Only what precedes the first token is parsed here."""
-        exchange, deadline = self._exchange, self._deadline
+        exchange = self._exchange
         if self._shortener:
             self._shortener.add(time_s, piece, exchange.times_s, exchange.pieces)
         else:
             exchange.times_s.append(time_s)
             exchange.pieces.append(piece)
+        self._gatherer.gaps_s.append(time_s - self._last_s)
+        self._last_s = time_s
+        self._look_into(time_s, piece)
+
+    def _take_event(self, time_s: float, event: bytes) -> None:
+        """One more event, of JSON, after the first token."""
+        exchange = self._exchange
+        exchange.times_s.append(time_s)
+        exchange.pieces.append(event)
+        self._gatherer.gaps_s.append(time_s - self._last_s)
+        self._last_s = self._deadline.event_s = time_s
+        self._progress.events += 1
+
+    def _look_into(self, time_s: float, piece: bytes) -> None:
+        """See what a piece means to the time limits."""
+        deadline = self._deadline
         events = piece.count(b"data:")
         self._progress.events += events
         if self._splitter is None:
@@ -189,6 +219,7 @@ class _Reception:
             self._splitter = None
             deadline.event_s = time_s
             deadline.first_token()
+            self.response.can_wait = self.response.chunked and not self._shortener  # which has to forget at once
         if _DONE in piece and (piece.startswith(_DONE) or b"\n" + _DONE in piece):
             deadline.event_s = time_s
             deadline.done()
@@ -204,6 +235,7 @@ class _Reception:
         """Write into the exchange how it ended."""
         exchange, response, connection = self._exchange, self.response, self._connection
         exchange.end_s = response.now_s if response.complete else time.perf_counter()
+        self._gatherer.last_took_s = exchange.end_s - (exchange.sent_s or exchange.end_s)
         exchange.broken = connection.broken
         encoding = response.headers.get("content-encoding", "identity")
         if response.status >= 400:

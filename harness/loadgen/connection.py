@@ -1,4 +1,4 @@
-"""One connection to a server: a socket read as soon as the event loop can, each piece with its time of arrival."""
+"""One connection to a server: a socket, and what comes over it, each piece with its time of arrival."""
 
 from __future__ import annotations
 
@@ -10,71 +10,32 @@ from collections.abc import Callable
 
 import httptools
 
-from harness.loadgen.stamps import ANCILLARY_BYTES, arrival_s, ask_for_stamps
+from harness.loadgen.gather import Gatherer
+from harness.loadgen.response import USUAL_END, Response
+from harness.loadgen.stamps import ANCILLARY_BYTES, Ancillary, Moment, ask_for_stamps
 from harness.loadgen.tls import Tls
 
 _READ = 1 << 16  # bytes; asyncio's own 256 KiB cost more to allocate than to fill
-
-
-class Response:
-    """What one response brought, as the HTTP parser calls it; its body stays in pieces with their times."""
-
-    def __init__(self, on_piece: Callable[[float, bytes], None]) -> None:
-        self.status = 0
-        self.headers: dict[str, str] = {}
-        self.started = False  # the first byte is here
-        self.in_body = False
-        self.complete = False
-        self.keeps_alive = False  # the connection can carry another request
-        self.now_s = 0.0  # arrival of the bytes being parsed
-        self._on_piece = on_piece
-        self._parser = httptools.HttpResponseParser(self)
-
-    def feed(self, time_s: float, data: bytes) -> None:
-        """Take bytes off the wire. Raises httptools.HttpParserError."""
-        self.started = True
-        self.now_s = time_s
-        self._parser.feed_data(data)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        self.in_body = self.status >= 200
-        if not self.in_body:  # 100 Continue and the like announce another response
-            self.headers.clear()
-
-    def on_body(self, body: bytes) -> None:
-        self._on_piece(self.now_s, body)
-
-    def on_message_complete(self) -> None:
-        self.complete = self.in_body
-        self.keeps_alive = self.complete and self._parser.should_keep_alive()  # the parser forgets it after this
-
-    @property
-    def ends_with_connection(self) -> bool:
-        """Whether only the end of the connection ends the body."""
-        framed = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
-        return self.in_body and not framed
+_MOST_LYING = 32  # pieces; handling several at once costs each half as much as one at a time
 
 
 class Connection:
     """Carries one request at a time. `await open_connection(...)` makes one; `close()` ends it at any time."""
 
-    def __init__(self, sock: socket.socket, tls: Tls | None, peer: str) -> None:
-        self._sock, self._tls = sock, tls
+    def __init__(self, sock: socket.socket, tls: Tls | None, peer: str, gatherer: Gatherer) -> None:
+        self._sock, self._tls, self._gatherer = sock, tls, gatherer
         self.peer = peer  # the server's address
         self._loop = asyncio.get_running_loop()
         self._response: Response | None = None
         self._ended: asyncio.Future[None] | None = None
         self._sending: asyncio.Task[None] | None = None  # what the socket did not take at once
         self._floor_s = 0.0  # nothing arrives before this
+        self._lying: list[tuple[Moment, Ancillary, bytes]] = []  # read, and to be taken in when there is a reason
         self.closed = False
         self.broken: str | None = None  # how it broke
         self.malformed: str | None = None  # what was not HTTP
         self.idle_since_s = time.perf_counter()
-        self._loop.add_reader(sock, self.read)
+        gatherer.add(sock, self)
 
     async def request(self, head: bytes, body: bytes, response: Response, on_sent: Callable[[float], None]) -> None:
         """Send head and body and fill `response`; returns when the response or the connection ended, or at `finish`.
@@ -91,7 +52,7 @@ class Connection:
             await self._send(data)
         except OSError as error:
             # A server may refuse a long body before it has read it: its answer counts, if there is one.
-            self.read()
+            self.look()
             if not self.closed and not response.in_body:
                 self._break(f"sending failed: {error}")
         await self._ended
@@ -120,8 +81,13 @@ class Connection:
         if self._ended and not self._ended.done():
             self._ended.set_result(None)
 
-    def read(self) -> None:
-        """Take what has arrived. The event loop calls this; so may whoever suspects that it is late."""
+    def look(self) -> None:
+        """Take in all that is here, for whoever suspects that it is late."""
+        self.read(Moment())
+        self._settle()
+
+    def read(self, moment: Moment) -> None:
+        """Read what has arrived, up to 64 KiB."""
         if self.closed:
             return
         try:
@@ -129,13 +95,37 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
+            self._settle()
             self._break(f"the connection broke: {error}")
             return
         response = self._response
-        if not data or response is None:  # nobody waits for these bytes: the server ends or misuses the connection
+        if response and response.can_wait and ancillary and data.endswith(USUAL_END):
+            self._lying.append((moment, ancillary, data))
+            if len(self._lying) == _MOST_LYING:
+                self._settle()
+        elif data and response:
+            self._settle()
+            self._take(response, moment.arrival_s(ancillary, self._floor_s), data)
+        else:  # nobody waits for these bytes: the server ends or misuses the connection
+            self._settle()
             self._end()
+
+    def _settle(self) -> None:
+        """Take in what was left lying."""
+        if not self._lying:
             return
-        time_s = self._floor_s = arrival_s(ancillary, self._floor_s)
+        lying, self._lying = self._lying, []
+        response = self._response
+        for moment, ancillary, data in lying:
+            if response and not self.closed and not response.complete:
+                time_s = moment.arrival_s(ancillary, self._floor_s)
+                if response.take_usual(time_s, data):
+                    self._floor_s = time_s
+                else:
+                    self._take(response, time_s, data)
+
+    def _take(self, response: Response, time_s: float, data: bytes) -> None:
+        self._floor_s = time_s
         try:
             if self._tls:
                 data = self._tls.decrypt(data)
@@ -168,7 +158,7 @@ class Connection:
         """Close the socket; a request under way returns."""
         if not self.closed:
             self.closed = True
-            self._loop.remove_reader(self._sock)
+            self._gatherer.remove(self._sock)
             if self._sending and not self._sending.done():
                 self._sending.add_done_callback(lambda _: self._sock.close())  # it looks after its socket to the end
                 self._sending.cancel()
@@ -177,8 +167,10 @@ class Connection:
         self.finish()
 
 
-async def open_connection(host: str, port: int, tls_context: ssl.SSLContext | None, server_name: str) -> Connection:
-    """Connect to the first of `host`'s addresses that answers. Raises OSError."""
+async def open_connection(
+    host: str, port: int, tls_context: ssl.SSLContext | None, server_name: str, gatherer: Gatherer
+) -> Connection:
+    """Connect to the first of `host`'s addresses that answers; `gatherer` reads it. Raises OSError."""
     loop = asyncio.get_running_loop()
     refusal: OSError | None = None
     try:  # an address needs no thread to look it up
@@ -195,7 +187,7 @@ async def open_connection(host: str, port: int, tls_context: ssl.SSLContext | No
             tls = Tls(tls_context, server_name) if tls_context else None
             if tls:
                 await tls.handshake(sock)
-            return Connection(sock, tls, str(address[0]))
+            return Connection(sock, tls, str(address[0]), gatherer)
         except OSError as error:
             sock.close()
             refusal = refusal or error

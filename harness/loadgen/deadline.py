@@ -32,7 +32,7 @@ class Deadline:
     )
 
     def __init__(
-        self, limits: LoadConfig, started_s: float, look: Callable[[], None], late: Callable[[], None]
+        self, limits: LoadConfig, started_s: float, look: Callable[[], object], late: Callable[[], None]
     ) -> None:
         self._limits, self._look, self._late = limits, look, late
         self._loop = asyncio.get_running_loop()

@@ -57,16 +57,20 @@ class StreamReading:
     completion_tokens: int | None = None  # the server's last word
     problem: Problem | None = None  # the first one
     _so_far: str = ""  # the text of a stream whose every event repeats it
+    _counts: TokenCounts | None = None
 
     def add(self, event: Event) -> None:
         """Take one event; what follows [DONE] or a problem is ignored."""
         if self.done or self.problem:
             return
+        self._counts = None
         if event.data == _DONE:
             self.done = True
             return
         try:
             payload = _loads(event.data)
+            if not event.name and self._take_usual(event.time_s, payload):
+                return
         except ValueError:
             self.problem = ("malformed", f"an event is not JSON: {one_line(event.data, 80)}")
             return
@@ -82,6 +86,23 @@ class StreamReading:
             self._take(event.time_s, payload)
         except (AttributeError, TypeError, KeyError, ValueError):
             self.problem = ("malformed", f"an event is not a completion chunk: {one_line(event.data, 80)}")
+
+    def _take_usual(self, time_s: float, payload: Any) -> bool:
+        """Take the chunk that nearly all are: one text, its count, no end. False, with nothing done, for another."""
+        try:
+            (choice,) = payload["choices"]
+            text, reason = choice["text"], choice["finish_reason"]
+            usage = payload["usage"]
+            prompt, completed = usage["prompt_tokens"], usage["completion_tokens"]
+        except (KeyError, TypeError, ValueError):
+            return False
+        if type(text) is not str or type(completed) is not int or type(prompt) is not int or reason or not prompt:
+            return False
+        if "error" in payload or "delta" in choice or "meta_info" in payload or payload.get("object") == "error":
+            return False
+        self.prompt_tokens, self.completion_tokens = prompt, completed
+        self.deltas.append(Delta(time_s, text, completed))
+        return True
 
     def _take(self, time_s: float, payload: dict[str, Any]) -> None:
         if "meta_info" in payload:
@@ -121,8 +142,10 @@ class StreamReading:
         return "".join(delta.text for delta in self.deltas)
 
     def count(self) -> TokenCounts:
-        """Tokens over time. Raises Uncountable."""
-        return count_tokens(self.deltas, self.completion_tokens)
+        """Tokens over time, of all that was added. Raises Uncountable."""
+        if self._counts is None:
+            self._counts = count_tokens(self.deltas, self.completion_tokens)
+        return self._counts
 
     def judge(self, asked: int, exact: bool, broken: str | None = None, late: Problem | None = None) -> Problem | None:
         """What makes this response a failure, None for nothing.

@@ -28,6 +28,7 @@ Begin = Callable[[], Awaitable[float | None]]
 """For processes that start together. Awaited once all is prepared: the time.time() to start at, None to give up."""
 
 _REPORT_EVERY_S = 0.5
+_OBJECTS = 50_000  # made between two looks of the garbage collector
 _SPARE_FILES = 64  # open files beside one connection per worker
 
 
@@ -181,11 +182,17 @@ async def _reporting(progress: Progress, on_progress: OnProgress | None) -> Asyn
 
 @contextmanager
 def _quiet_gc() -> Iterator[None]:
-    """Keeps the collector away from what exists already: long prompts would cost it tens of milliseconds."""
+    """Keeps the collector away from what exists already: long prompts would cost it tens of milliseconds.
+
+    And from what comes, for a while: nearly all of it is kept.
+    """
+    thresholds = gc.get_threshold()
     gc.freeze()
+    gc.set_threshold(_OBJECTS, *thresholds[1:])
     try:
         yield
     finally:
+        gc.set_threshold(*thresholds)
         gc.unfreeze()
 
 

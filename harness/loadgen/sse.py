@@ -22,6 +22,11 @@ class NotSSE(ValueError):
     """A line that no server-sent event can contain."""
 
 
+def _is_one_payload(piece: bytes) -> bool:
+    """Whether a piece is exactly one event with a JSON object, in the usual form: its one line and a blank one."""
+    return piece.startswith(b"data: {") and piece.endswith(b"\n\n") and piece.find(b"\n") == len(piece) - 2
+
+
 class EventSplitter:
     """Cuts a byte stream into events however the network cut it. Lines end in LF or CRLF."""
 
@@ -66,12 +71,7 @@ def events(pieces: Iterable[Piece]) -> Iterator[Event]:
     splitter = EventSplitter()
     last_s = 0.0
     for last_s, piece in pieces:
-        # The usual piece is one whole event: its first line is its last but one.
-        if (
-            splitter.between
-            and piece.startswith(b"data: ")
-            and piece.find(b"\n\n") == len(piece) - 2 == piece.find(b"\n")
-        ):
+        if splitter.between and _is_one_payload(piece):
             yield Event(last_s, piece[6:-2], b"")
         else:
             yield from splitter.feed(last_s, piece)

@@ -11,22 +11,45 @@ import struct
 import sys
 import time
 
-_SO_TIMESTAMPNS = 35 if sys.platform == "linux" else None  # Python has no name for it
+STAMPED = sys.platform == "linux"
+_SO_TIMESTAMPNS = 35  # Linux's; Python has no name for it
 _TIMESPEC = struct.Struct("@ll")
+_unpack = _TIMESPEC.unpack
 ANCILLARY_BYTES = socket.CMSG_SPACE(_TIMESPEC.size)
+
+Ancillary = list[tuple[int, int, bytes]]  # as `socket.recvmsg` gives it
 
 
 def ask_for_stamps(sock: socket.socket) -> None:
     """From now on `sock.recvmsg` brings stamps; so do the sockets that a listening one accepts."""
-    if _SO_TIMESTAMPNS is not None:
+    if STAMPED:
         sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
 
 
-def arrival_s(ancillary: list[tuple[int, int, bytes]], earliest_s: float) -> float:
-    """When the last of the bytes just read came in: `time.perf_counter()` seconds, between `earliest_s` and now."""
+class Moment:
+    """Both clocks read at one time, for all that is read off sockets right after it."""
+
+    __slots__ = ("_ahead_s", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = time.perf_counter()
+        self._ahead_s = time.time() - self.now_s  # of the kernel's clock, which may be set at any time
+
+    def arrival_s(self, ancillary: Ancillary, earliest_s: float) -> float:
+        """When the last of the bytes just read came in: `time.perf_counter()` seconds, from `earliest_s` to now."""
+        if ancillary:
+            seconds, nanoseconds = _unpack(ancillary[0][2])
+            time_s = seconds - self._ahead_s + nanoseconds * 1e-9
+            if earliest_s <= time_s <= self.now_s:
+                return time_s
+        return arrival_s(ancillary, earliest_s)  # it came after this moment, or the clock was set
+
+
+def arrival_s(ancillary: Ancillary, earliest_s: float) -> float:
+    """`Moment.arrival_s` of this very moment."""
     now_s = time.perf_counter()
     if not ancillary:
         return now_s
-    seconds, nanoseconds = _TIMESPEC.unpack(ancillary[0][2])
+    seconds, nanoseconds = _unpack(ancillary[0][2])
     age_s = time.time() - seconds - nanoseconds * 1e-9  # an age, because the kernel's clock may be set
     return min(now_s, max(now_s - age_s, earliest_s))

@@ -1,0 +1,89 @@
+"""Reading late: what the HTTP parser is spared is what it would have said, and when arrivals may lie."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.loadgen.gather import Gatherer
+from harness.loadgen.response import Response
+from harness.loadgen.stamps import ANCILLARY_BYTES, Moment, arrival_s, ask_for_stamps
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+BODIES = [b'data: {"a":"x"}\n\n', b'data: {"a":"0"}\n\n', b": ping\n\n", b"data: [DONE]\n\n", b'data: {"b":{}}\n\n' * 2]
+
+
+@given(
+    bodies=st.lists(st.sampled_from(BODIES), max_size=12),
+    upper=st.booleans(),
+    ended=st.booleans(),
+    cuts=st.lists(st.integers(1, 400), max_size=6),
+)
+def test_a_spared_parser_says_the_same(bodies, upper, ended, cuts):
+    size = b"%X\r\n" if upper else b"%x\r\n"
+    chunks = [size % len(body) + body + b"\r\n" for body in bodies] + [b"0\r\n\r\n"] * ended
+    wire = b"".join(chunks)
+    ends = set(cuts)
+    position = 0
+    for chunk in chunks:  # mostly chunk by chunk, as servers write
+        position += len(chunk)
+        ends.add(position)
+    edges = [0, *sorted(end for end in ends if end < len(wire)), len(wire)]
+    got, spared, true = [], [], []
+    response = Response(lambda _, piece: got.append(piece), lambda _, piece: (got.append(piece), spared.append(piece)))
+    parsed = Response(lambda _, piece: true.append(piece), lambda *_: None)
+    for reader in (response, parsed):
+        reader.feed(0.0, HEAD)
+    for start, end in pairwise(edges):
+        if start == end:
+            continue
+        if not response.take_usual(1.0, wire[start:end]):
+            response.feed(1.0, wire[start:end])
+        parsed.feed(1.0, wire[start:end])
+        assert b"".join(got) == b"".join(true)
+        assert response.complete == parsed.complete
+    if not cuts:
+        assert len(spared) == sum(body.startswith(b"data: {") and body.count(b"\n") == 2 for body in bodies[1:])
+
+
+def test_a_stamp_is_when_it_came_however_late_it_is_read():
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
+        ask_for_stamps(sock)
+        server, _ = listener.accept()
+        sent_s = time.perf_counter()
+        server.send(b"x")
+        time.sleep(0.05)
+        moment = Moment()
+        _, ancillary, _, _ = sock.recvmsg(10, ANCILLARY_BYTES)
+        server.close()
+    assert moment.arrival_s(ancillary, 0.0) == pytest.approx(sent_s, abs=0.03)
+    assert moment.arrival_s(ancillary, 0.0) == pytest.approx(arrival_s(ancillary, 0.0), abs=1e-3)
+    assert moment.arrival_s(ancillary, moment.now_s) >= moment.now_s  # never before what it follows
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "took_s", "since_s", "waits"),
+    [
+        (0.02, 10.0, 0.1, True),
+        (0.002, 10.0, 0.1, False),  # a wait would bring two events together
+        (0.02, 0.05, 0.1, False),  # requests are too short to start late
+        (0.02, 10.0, 10.0, False),  # too few events
+    ],
+)
+def test_when_arrivals_may_lie(gap_s, took_s, since_s, waits):
+    async def decide():
+        gatherer = Gatherer()
+        gatherer.gaps_s, gatherer.last_took_s = [gap_s] * 600, took_s
+        gatherer._decide(gatherer._decided_s + since_s)
+        gatherer.close()
+        return gatherer._wait_s
+
+    wait_s = asyncio.run(decide())
+    assert (0 < wait_s < gap_s / 2) == waits
+    assert waits or wait_s == 0
