@@ -65,8 +65,11 @@ inline Marked mark(const Token& t, int32_t newest, Word* map) {
   const auto* const row = reinterpret_cast<const uint32_t*>(t.selection);  // as unsigned, padding is the highest
   const uint32_t limit = newest > 0 ? newest : 0;
   uint32_t falls = 0, newests = 0;
-  for (int64_t j = 0; j + 1 < t.k; ++j) falls |= row[j] > row[j + 1];
-  for (int64_t j = 0; j < t.k; ++j) newests |= t.selection[j] == newest;
+  for (int64_t j = 0; j + 1 < t.k; ++j) {
+    falls |= row[j] > row[j + 1];
+    newests |= t.selection[j] == newest;
+  }
+  newests |= t.k > 0 && t.selection[t.k - 1] == newest;
   int64_t n = t.k;
   if (falls) {
     for (int64_t j = 0; j < n; ++j) {
@@ -114,21 +117,25 @@ class BitLister {
     numbers_.resize(words + 8);
     const int64_t some = list_words(map, words, numbers_.data());
     const size_t before = out.size();
-    out.resize(before + count_bits(map, words) + 1);
+    out.resize(before + count_bits(map, words) + kAtOnce);
     int32_t* to = out.data() + before;
-    for (int64_t i = 0; i < some; ++i) {
+    for (int64_t i = 0; i < some; ++i) {  // how many bits a word has cannot be predicted: the first few cost no branch
       const int32_t base = numbers_[i] * 64;
       Word bits = map[numbers_[i]];
-      do {
-        *to++ = base + __builtin_ctzll(bits);
+      const int64_t count = __builtin_popcountll(bits);
+      for (int64_t b = 0; b < kAtOnce; ++b) {
+        to[b] = base + __builtin_ctzll(bits | Word{1} << 63);
         bits &= bits - 1;
-      } while (bits);
+      }
+      for (int64_t b = kAtOnce; bits; ++b, bits &= bits - 1) to[b] = base + __builtin_ctzll(bits);
+      to += count;
     }
     out.resize(to - out.data());
     return static_cast<int64_t>(out.size() - before);
   }
 
  private:
+  static constexpr int64_t kAtOnce = 3;
   std::vector<int32_t> numbers_;
 };
 

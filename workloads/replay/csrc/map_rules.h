@@ -10,7 +10,7 @@
 namespace replay {
 
 struct MapRule {
-  static constexpr bool kListsMisses = true;
+  static constexpr bool kHits = false, kMisses = true, kPins = true;
   void hits(Sets&, const MapStep&) {}
 };
 
@@ -55,7 +55,7 @@ class Fifo : public MapRule {
 // The textbook's list: what was selected last is the most recent, in selection order, hit or miss.
 class LruPlain : public MapRule {
  public:
-  static constexpr bool kListsMisses = false;
+  static constexpr bool kMisses = false, kPins = false;
   LruPlain(int64_t, const Options&) {}
   void fetch(Sets& sets, const MapStep& step, const std::vector<int32_t>&, int64_t evictions) {
     if (step.ascending) {
@@ -182,6 +182,7 @@ class Random : public Slotted {
 // over pinned slots without a change.
 class Clock : public Slotted {
  public:
+  static constexpr bool kHits = true;
   Clock(int64_t slots, const Options&) : Slotted(slots), hand_(slots - 1) {}
   void hits(Sets& sets, const MapStep& step) {
     if (marks_.size() < sets.resident.size()) marks_.resize(sets.resident.size(), 0);

@@ -3,9 +3,10 @@
 // What a selection costs is one bit, in a map that stays in the nearest cache. Only misses and victims are looked at
 // one by one, if the rule needs that at all. A rule is a class with
 //   Rule(slots, options)
+//   kHits, kMisses, kPins            which maps of Sets it reads
 //   hits(sets, step)                 the token's hits are in sets.hits; they are counted and pinned already
 //   fetch(sets, step, missing, evictions)   brings the misses in and takes so many unpinned residents, which there
-//                                    are, out of sets.resident; missing: in selection order, if kListsMisses
+//                                    are, out of sets.resident; missing: in selection order, if kMisses
 //   add(sets, position)              one that comes without a fetch, to a free slot
 //   forget(sets, position)           a resident that is no longer valid
 // and sets.resident and sets.pinned have the misses before fetch is called.
@@ -68,7 +69,7 @@ class Mapped final : public Policy {
     Counts counts = count(step.words, t.begins_step);
     rule_.hits(sets_, step);
     missing_.clear();
-    if (Rule::kListsMisses && counts.misses > 0) {
+    if (Rule::kMisses && counts.misses > 0) {
       if (row.ascending) lister_.list(sets_.missing.data(), step.words, missing_);
       else list_selected(step, sets_.missing.data(), missing_);
     }
@@ -120,10 +121,10 @@ class Mapped final : public Policy {
       const Word now = selected[w], held = resident[w];
       chosen += __builtin_popcountll(now);
       missing += __builtin_popcountll(now & ~held);
-      misses[w] = now & ~held;
-      hits[w] = now & held;
+      if constexpr (Rule::kMisses) misses[w] = now & ~held;
+      if constexpr (Rule::kHits) hits[w] = now & held;
+      if constexpr (Rule::kPins) pinned[w] = (pinned[w] & keep) | now;
       resident[w] = held | now;
-      pinned[w] = (pinned[w] & keep) | now;
     }
     return {static_cast<int32_t>(chosen), static_cast<int32_t>(missing)};
   }

@@ -18,9 +18,10 @@ class Recency {
   // A selection; in ascending order, unless `order` lists it, each position once.
   void push(const Word* map, int64_t words, const std::vector<int32_t>* order = nullptr) {
     Pushed& pushed = open(words);
-    std::copy_n(map, words, pushed.map.begin());
+    pushed.map.assign(map, map + words);
     if (order) pushed.order = *order;
-    for (int64_t w = 0; w < words; ++w) since_[w] |= map[w];
+    Word* const __restrict since = since_.data();
+    for (int64_t w = 0; w < words; ++w) since[w] |= map[w];
     is_open_ = false;
   }
 
@@ -29,7 +30,8 @@ class Recency {
     const int64_t words = words_of(position + 1);
     if (!is_open_ || static_cast<int64_t>(pushed_[count_ - 1].map.size()) < words ||
         bit_of(pushed_[count_ - 1].map.data(), position)) {
-      open(std::max(words, static_cast<int64_t>(since_.size())));
+      const int64_t room = std::max(words, static_cast<int64_t>(since_.size()));
+      open(room).map.assign(room, 0);
     }
     is_open_ = true;
     set_bit(pushed_[count_ - 1].map.data(), position);
@@ -55,21 +57,13 @@ class Recency {
     }
   }
 
-  // Takes the n oldest, of which there are as many, out of members.
-  void take(int64_t n, Word* members, int64_t words) {
-    taken_.resize(n + 1);
-    while (n > 0) {
-      if (head_ >= listed_.size()) list(members, words);
-      int64_t found = 0;
-      size_t at = head_;
-      for (; at < listed_.size() && found < n; ++at) {
-        const int32_t p = listed_[at];
-        taken_[found] = p;
-        found += valid(members, p);
-      }
-      head_ = at;
-      for (int64_t i = 0; i < found; ++i) clear_bit(members, taken_[i]);
-      n -= found;
+  // Takes the n oldest that are not in `pinned` out of members; fewer if there are no more. Returns them, oldest first.
+  const std::vector<int32_t>& take(int64_t n, Word* members, int64_t words, const Word* pinned = nullptr) {
+    taken_.clear();
+    for (;;) {
+      search(n - static_cast<int64_t>(taken_.size()), members, pinned);
+      if (static_cast<int64_t>(taken_.size()) == n || count_ == 0) return taken_;
+      list(members, words);
     }
   }
 
@@ -103,9 +97,29 @@ class Recency {
     if (static_cast<int64_t>(since_.size()) < words) since_.resize(words, 0);
     if (count_ == pushed_.size()) pushed_.emplace_back();
     Pushed& pushed = pushed_[count_++];
-    pushed.map.assign(words, 0);
     pushed.order.clear();
     return pushed;
+  }
+
+  // Takes up to n out of the list; pinned ones that it passes over keep their places.
+  void search(int64_t n, Word* members, const Word* pinned) {
+    const size_t before = taken_.size();
+    taken_.resize(before + n + 1);
+    passed_.resize(listed_.size() - head_ + 1);
+    int32_t* const taken = taken_.data() + before;
+    int64_t found = 0, passed = 0;
+    size_t at = head_;
+    for (const size_t end = listed_.size(); at < end && found < n; ++at) {
+      const int32_t p = listed_[at];
+      const bool counts = valid(members, p), stays = pinned && bit_of(pinned, p);
+      taken[found] = passed_[passed] = p;
+      found += counts & !stays;
+      passed += counts & stays;
+    }
+    head_ = at - passed;
+    std::copy_n(passed_.begin(), passed, listed_.begin() + head_);
+    for (int64_t i = 0; i < found; ++i) clear_bit(members, taken[i]);
+    taken_.resize(before + found);
   }
 
   void drop_last(int64_t n, const Pushed& pushed, Word* some, int64_t words) {
@@ -127,44 +141,59 @@ class Recency {
     }
   }
 
-  // All that is in the order becomes one list.
+  // The older half of what was pushed is listed; most of the rest will be pushed again before it is wanted.
   void list(const Word* members, int64_t words) {
     words = std::min<int64_t>(words, since_.size());
-    size_t kept = 0;
-    for (; head_ < listed_.size(); ++head_) {
-      listed_[kept] = listed_[head_];
-      kept += valid(members, listed_[head_]);
+    const size_t older = (count_ + 1) / 2;
+    keep_valid(members);
+    std::fill(since_.begin(), since_.end(), 0);
+    for (size_t i = older; i < count_; ++i) {
+      const Bitmap& map = pushed_[i].map;
+      Word* const __restrict since = since_.data();
+      for (size_t w = 0; w < map.size(); ++w) since[w] |= map[w];
     }
-    listed_.resize(kept);
-    head_ = 0;
-    left_.assign(members, members + words);
-    for (size_t i = count_; i-- > 0;) {  // a position counts where it was pushed last
+    left_.resize(words);
+    for (int64_t w = 0; w < words; ++w) left_[w] = members[w] & ~since_[w];
+    for (size_t i = older; i-- > 0;) {  // a position counts where it was pushed last
       Word* const __restrict map = pushed_[i].map.data();
+      Word* const __restrict left = left_.data();
       const int64_t both = std::min<int64_t>(words, pushed_[i].map.size());
       for (int64_t w = 0; w < both; ++w) {
         const Word in = map[w];
-        map[w] = in & left_[w];
-        left_[w] &= ~in;
+        map[w] = in & left[w];
+        left[w] &= ~in;
       }
     }
-    for (size_t i = 0; i < count_; ++i) {
-      const Pushed& pushed = pushed_[i];
-      const int64_t both = std::min<int64_t>(words, pushed.map.size());
-      if (pushed.order.empty()) lister_.list(pushed.map.data(), both, listed_);
-      for (const int32_t p : pushed.order) {
-        if (p < both * 64 && bit_of(pushed.map.data(), p)) listed_.push_back(p);
-      }
+    for (size_t i = 0; i < older; ++i) append(pushed_[i], words);
+    std::rotate(pushed_.begin(), pushed_.begin() + older, pushed_.begin() + count_);
+    count_ -= older;
+    is_open_ &= count_ > 0;
+  }
+
+  void keep_valid(const Word* members) {
+    size_t kept = 0;
+    for (; head_ < listed_.size(); ++head_) {
+      const int32_t p = listed_[head_];
+      listed_[kept] = p;
+      kept += valid(members, p);
     }
-    std::fill(since_.begin(), since_.end(), 0);
-    count_ = 0;
-    is_open_ = false;
+    listed_.resize(kept);
+    head_ = 0;
+  }
+
+  void append(const Pushed& pushed, int64_t words) {
+    const int64_t both = std::min<int64_t>(words, pushed.map.size());
+    if (pushed.order.empty()) lister_.list(pushed.map.data(), both, listed_);
+    for (const int32_t p : pushed.order) {
+      if (p < both * 64 && bit_of(pushed.map.data(), p)) listed_.push_back(p);
+    }
   }
 
   std::vector<Pushed> pushed_;  // the first count_, oldest first: what was pushed since the list was made
   size_t count_ = 0;
   Bitmap since_, left_;          // since_: all of it
   std::vector<int32_t> listed_;  // older, from head_ on
-  std::vector<int32_t> taken_;
+  std::vector<int32_t> taken_, passed_;
   size_t head_ = 0;
   bool is_open_ = false;
   BitLister lister_;

@@ -1,4 +1,8 @@
 // The replay as functions of tensors; the Python side has checked them.
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("prefer-vector-width=512")  // the compiler's own choice is half of what there is
+#endif
+
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
@@ -11,8 +15,9 @@
 #include "kernel_avsg.h"
 #include "kernel_lru.h"
 #include "lifetime.h"
-#include "list_rules.h"
 #include "map_rules.h"
+#include "order_rules.h"
+#include "s3fifo.h"
 #include "staging.h"
 
 namespace replay {
@@ -30,10 +35,10 @@ std::unique_ptr<Policy> make_policy(int64_t code, int64_t slots, int64_t tokens,
     case 4: return std::make_unique<Staging>(tokens);
     case 6: return std::make_unique<Cached<BucketedLru>>(slots, options);
     case 7: return std::make_unique<Mapped<Clock>>(slots, options);
-    case 8: return std::make_unique<Cached<Lfu>>(slots, options);
-    case 9: return std::make_unique<Cached<Slru>>(slots, options);
+    case 8: return std::make_unique<Mapped<Lfu>>(slots, options);
+    case 9: return std::make_unique<Mapped<Slru>>(slots, options);
     case 10: return std::make_unique<Cached<S3Fifo>>(slots, options);
-    case 11: return std::make_unique<Cached<Arc>>(slots, options);
+    case 11: return std::make_unique<Mapped<Arc>>(slots, options);
     case 12: return std::make_unique<Cached<Lifetime>>(slots, options);
     case 13: return std::make_unique<KernelAvsg>(slots, options);
     default: TVM_FFI_THROW(ValueError) << "no policy has the code " << code;
