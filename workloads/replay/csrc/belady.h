@@ -31,6 +31,7 @@ class Belady {
     chosen_.assign((steps_ + 2) * words_, 0);
     next_of_.assign(words_ * 64, static_cast<int32_t>(steps_));
     resident_.assign(words_, 0);
+    has_newest_.resize(s_.rows);
     for (int64_t r = 0; r < s_.rows; ++r) mark_row(r, chosen(r / s_.tokens));
     look_ahead();
   }
@@ -41,8 +42,7 @@ class Belady {
       for (; !grown_.empty() && grown_.back().step == i; grown_.pop_back()) {
         if (!bit_of(resident_.data(), grown_.back().pause.position)) enter(grown_.back().pause);
       }
-      count_rows(i, selected, misses);
-      step(i);
+      step(i, selected, misses);
     }
   }
 
@@ -61,15 +61,14 @@ class Belady {
   // Positions from here on are invalid once the step is done.
   int64_t valid_below(int64_t step) const { return s_.tokens > 1 ? s_.seq_lens[begin_of(step)] : words_ * 64; }
 
-  // Adds a row to an empty map, or to one of rows before it; returns whether it has its newest position.
-  bool mark_row(int64_t r, Word* map) {
-    const int32_t newest = s_.seq_lens[r] - 1;
-    const Token token{s_.positions + r * s_.k, s_.k, s_.seq_lens[r], false};
-    if (s_.tokens == 1) return mark(token, newest, map).has_newest;
-    row_.assign(words_, 0);
-    const bool has_newest = mark(token, newest, row_.data()).has_newest;
-    for (int64_t w = 0; w < words_; ++w) map[w] |= row_[w];
-    return has_newest;
+  Token token(int64_t r) const { return {s_.positions + r * s_.k, s_.k, s_.seq_lens[r], false}; }
+
+  // Adds a row to its step's map.
+  void mark_row(int64_t r, Word* map) {
+    if (s_.tokens > 1) row_.assign(words_, 0);
+    Word* const to = s_.tokens == 1 ? map : row_.data();
+    has_newest_[r] = mark(token(r), s_.seq_lens[r] - 1, to).has_newest;
+    for (int64_t w = 0; s_.tokens > 1 && w < words_; ++w) map[w] |= row_[w];
   }
 
   // Lists the pauses that begin with each step, and makes room for the stacks.
@@ -119,47 +118,43 @@ class Belady {
     }
   }
 
-  void count_rows(int64_t i, int32_t* selected, int32_t* misses) {
-    seen_.assign(resident_.begin(), resident_.end());
-    Bitmap& now = now_;
+  void step(int64_t i, int32_t* selected, int32_t* misses) {
+    int64_t held = 0, missing = 0;
     for (int64_t r = begin_of(i); r < end_of(i); ++r) {
-      now.assign(words_, 0);
-      const bool has_newest = s_.tokens > 1 ? mark_row(r, now.data()) : has_newest_of(r);
-      const Word* const row = s_.tokens > 1 ? now.data() : chosen(i);
-      int64_t count = 0, missing = 0;
-      for (int64_t w = 0; w < words_; ++w) {
-        count += __builtin_popcountll(row[w]);
-        missing += __builtin_popcountll(row[w] & ~seen_[w]);
-        seen_[w] |= row[w];
-      }
-      selected[r] = static_cast<int32_t>(count) + has_newest;
-      misses[r] = static_cast<int32_t>(missing);
+      const Counts row = look_up(r, i);
+      selected[r] = row.selected + has_newest_[r];
+      misses[r] = row.misses;
+      held += row.selected;
+      missing += row.misses;
     }
-  }
-
-  bool has_newest_of(int64_t r) const {
-    uint32_t found = 0;
-    for (int64_t j = 0; j < s_.k; ++j) found |= s_.positions[r * s_.k + j] == s_.seq_lens[r] - 1;
-    return found && s_.seq_lens[r] > 0;
-  }
-
-  void step(int64_t i) {
-    const Word* const now = chosen(i);
-    int64_t held = 0, paused = residents_;
-    for (int64_t w = 0; w < words_; ++w) {
-      held += __builtin_popcountll(now[w]);
-      paused -= __builtin_popcountll(now[w] & resident_[w]);
-    }
+    if (s_.tokens > 1) held = count_bits(chosen(i), words_);
+    int64_t paused = residents_ - (held - missing);
     tops_[i] = stacks_[i];  // they are back
     for (; paused + held > slots_; --paused) {
       while (tops_[furthest_] == stacks_[furthest_]) --furthest_;
       clear_bit(resident_.data(), stacked_[--tops_[furthest_]]);
     }
-    for (int64_t w = 0; w < words_; ++w) resident_[w] |= now[w];
     if (s_.tokens > 1) held -= invalidate(valid_below(i));
     residents_ = paused + held;
     const size_t end = begins_[i], begin = i + 1 < steps_ ? begins_[i + 1] : 0;
     for (size_t at = begin; at < end; ++at) stack(pauses_[at]);
+  }
+
+  // Counts a row and makes it resident.
+  Counts look_up(int64_t r, int64_t i) {
+    if (s_.tokens > 1) {
+      row_.assign(words_, 0);
+      mark(token(r), s_.seq_lens[r] - 1, row_.data());
+    }
+    const Word* const __restrict row = s_.tokens > 1 ? row_.data() : chosen(i);
+    Word* const __restrict resident = resident_.data();
+    int64_t count = 0, missing = 0;
+    for (int64_t w = 0; w < words_; ++w) {
+      count += __builtin_popcountll(row[w]);
+      missing += __builtin_popcountll(row[w] & ~resident[w]);
+      resident[w] |= row[w];
+    }
+    return {static_cast<int32_t>(count), static_cast<int32_t>(missing)};
   }
 
   int64_t invalidate(int64_t from) {
@@ -186,7 +181,8 @@ class Belady {
   const int64_t steps_;
   const bool from_tail_;
   int64_t words_ = 0;
-  Bitmap chosen_, resident_, row_, seen_, now_;
+  Bitmap chosen_, resident_, row_;
+  std::vector<uint8_t> has_newest_;  // by row
   std::vector<int32_t> next_of_, stacked_;
   std::vector<Pause> pauses_, first_;          // pauses_: those of the last step first
   std::vector<size_t> begins_;                 // by step: where its pauses end; they begin where the next one's end

@@ -56,7 +56,7 @@ class Lfu : public OrderRule {
     join(order_, step, sets.hits.data());
   }
   void fetch(Sets& sets, const MapStep& step, const std::vector<int32_t>& missing, int64_t evictions) {
-    while (evictions > 0) evictions -= evict_lowest(sets, step, evictions);
+    if (evictions > 0) evict_lowest(sets, step.words, evictions);
     if (missing.empty()) return;
     for (const int32_t p : missing) set_bit(digits_[0].data(), p);
     for (const int32_t p : missing) order_.add(p);
@@ -75,33 +75,45 @@ class Lfu : public OrderRule {
   }
 
  private:
-  // Evicts those of the lowest count, at most n, and returns how many.
-  int64_t evict_lowest(Sets& sets, const MapStep& step, int64_t n) {
-    const int64_t words = step.words;
-    lowest_.resize(words);
-    for (int64_t w = 0; w < words; ++w) lowest_[w] = sets.resident[w] & ~sets.pinned[w];
-    for (size_t d = digits_.size(); d-- > 0;) keep_zeros(digits_[d].data(), words);
-    int64_t count = count_bits(lowest_.data(), words);
-    if (count > n) order_.drop_newest(count - n, lowest_.data(), words);
-    Word* const __restrict resident = sets.resident.data();
-    for (int64_t w = 0; w < words; ++w) resident[w] &= ~lowest_[w];
-    for (Bitmap& digit : digits_) {
-      Word* const __restrict bits = digit.data();
-      for (int64_t w = 0; w < words; ++w) bits[w] &= ~lowest_[w];
+  // The n lowest counts leave, found from the highest digit down; of equal counts those longest unselected.
+  void evict_lowest(Sets& sets, int64_t words, int64_t n) {
+    left_.resize(words);  // of these n are to leave
+    zeros_.resize(words);
+    leaving_.assign(words, 0);
+    for (int64_t w = 0; w < words; ++w) left_[w] = sets.resident[w] & ~sets.pinned[w];
+    for (size_t d = digits_.size(); d-- > 0;) {
+      const int64_t count = split(digits_[d].data(), words);
+      if (count >= n) {
+        left_.swap(zeros_);
+        continue;
+      }
+      for (int64_t w = 0; w < words; ++w) leaving_[w] |= zeros_[w];
+      for (int64_t w = 0; w < words; ++w) left_[w] &= ~zeros_[w];
+      n -= count;
     }
-    return std::min(count, n);
+    const int64_t count = count_bits(left_.data(), words);
+    if (count > n) order_.drop_newest(count - n, left_.data(), words);
+    for (int64_t w = 0; w < words; ++w) leaving_[w] |= left_[w];
+    remove(sets.resident.data(), words);
+    for (Bitmap& digit : digits_) remove(digit.data(), words);
   }
-  void keep_zeros(const Word* digit, int64_t words) {
-    rest_.resize(words);
-    Word* const __restrict zeros = rest_.data();
-    const Word* const __restrict all = lowest_.data();
-    Word any = 0;
-    for (int64_t w = 0; w < words; ++w) any |= zeros[w] = all[w] & ~digit[w];
-    if (any) lowest_.swap(rest_);
+  int64_t split(const Word* digit, int64_t words) {
+    Word* const __restrict zeros = zeros_.data();
+    const Word* const __restrict left = left_.data();
+    int64_t count = 0;
+    for (int64_t w = 0; w < words; ++w) {
+      zeros[w] = left[w] & ~digit[w];
+      count += __builtin_popcountll(zeros[w]);
+    }
+    return count;
+  }
+  void remove(Word* __restrict map, int64_t words) const {
+    const Word* const __restrict leaving = leaving_.data();
+    for (int64_t w = 0; w < words; ++w) map[w] &= ~leaving[w];
   }
 
   std::vector<Bitmap> digits_;  // lowest first
-  Bitmap carry_, lowest_;
+  Bitmap carry_, left_, zeros_, leaving_;
   Recency order_;
 };
 
@@ -114,15 +126,15 @@ class Slru : public OrderRule {
     for (Bitmap& map : in_) fit(sets, map);
     rest_.assign(sets.hits.begin(), sets.hits.begin() + step.words);
     listed_.clear();
-    if (step.ascending) lister_.list(rest_.data(), step.words, listed_);
-    else list_selected(step, rest_.data(), listed_);
-    const int64_t words = in_[0].size();
-    for (const int32_t p : listed_) {
-      size_ += bit_of(in_[0].data(), p);
-      clear_bit(in_[0].data(), p);
-      set_bit(in_[1].data(), p);
-      order_[1].add(p);
-      if (size_ > room_) demote(order_[1].oldest(in_[1].data(), words));
+    if (!step.ascending) {
+      list_selected(step, rest_.data(), listed_);
+      for (const int32_t p : listed_) hit(p);
+    } else if (!promote_ascending(sets.hits.data(), step.words)) {
+      lister_.list(sets.hits.data(), step.words, listed_);
+      size_t i = 0;
+      for (; i < listed_.size() && listed_[i] <= reached_; ++i) order_[1].add(listed_[i]);
+      demote(order_[1].oldest(in_[1].data(), in_[1].size()));
+      for (; i < listed_.size(); ++i) hit(listed_[i]);
     }
     for (Recency& order : order_) order.close();
   }
@@ -158,6 +170,36 @@ class Slru : public OrderRule {
     for (const int32_t p : positions) clear_bit(sets.resident.data(), p);
     return positions.size();
   }
+  void promote(int32_t position) {
+    clear_bit(in_[0].data(), position);
+    set_bit(in_[1].data(), position);
+    ++size_;
+  }
+  void hit(int32_t position) {
+    if (bit_of(in_[0].data(), position)) promote(position);
+    order_[1].add(position);
+    if (size_ > room_) demote(order_[1].oldest(in_[1].data(), in_[1].size()));
+  }
+  // A step's hits in ascending order, of which only those in probation are looked at one by one. A hit that is still
+  // to come may be the oldest and leave the protected for a moment. False if all that is left to be demoted are hits
+  // that went by, up to reached_, which is promoted.
+  bool promote_ascending(const Word* hits, int64_t words) {
+    for (int64_t w = 0; w < words; ++w) rest_[w] &= in_[0][w];
+    for (int64_t w = 0; w < words; ++w) {
+      while (rest_[w]) {
+        reached_ = static_cast<int32_t>(w * 64 + __builtin_ctzll(rest_[w]));
+        rest_[w] &= rest_[w] - 1;
+        promote(reached_);
+        if (size_ <= room_) continue;
+        const int32_t oldest = order_[1].oldest(in_[1].data(), in_[1].size(), hits, reached_);
+        if (oldest < 0) return false;
+        demote(oldest);
+        if (oldest < words * 64 && bit_of(hits, oldest)) set_bit(rest_.data(), oldest);
+      }
+    }
+    order_[1].push(hits, words);
+    return true;
+  }
   void demote(int32_t position) {
     clear_bit(in_[1].data(), position);
     set_bit(in_[0].data(), position);
@@ -169,6 +211,7 @@ class Slru : public OrderRule {
   Bitmap in_[2];  // probation, protected
   Recency order_[2];
   int64_t size_ = 0;  // of the protected
+  int32_t reached_ = -1;
   BitLister lister_;
 };
 

@@ -45,12 +45,13 @@ class Recency {
     if (count_ >= kMost) list(members, words);
   }
 
-  // The oldest, -1 if there is none; it stays the oldest until it leaves members or is pushed again.
-  int32_t oldest(const Word* members, int64_t words) {
+  // The oldest, -1 if there is none; it stays the oldest until it leaves members or is pushed again. Those of `passed`
+  // below `limit` do not count: they are about to be pushed.
+  int32_t oldest(const Word* members, int64_t words, const Word* passed = nullptr, int32_t limit = 0) {
     for (;;) {
       for (; head_ < listed_.size(); ++head_) {
         const int32_t p = listed_[head_];
-        if (valid(members, p)) return p;
+        if (valid(members, p) && (p >= limit || !bit_of(passed, p))) return p;
       }
       if (count_ == 0) return -1;
       list(members, words);
@@ -184,9 +185,13 @@ class Recency {
   void append(const Pushed& pushed, int64_t words) {
     const int64_t both = std::min<int64_t>(words, pushed.map.size());
     if (pushed.order.empty()) lister_.list(pushed.map.data(), both, listed_);
+    size_t count = listed_.size();
+    listed_.resize(count + pushed.order.size());
     for (const int32_t p : pushed.order) {
-      if (p < both * 64 && bit_of(pushed.map.data(), p)) listed_.push_back(p);
+      listed_[count] = p;
+      count += p < both * 64 && bit_of(pushed.map.data(), p);
     }
+    listed_.resize(count);
   }
 
   std::vector<Pushed> pushed_;  // the first count_, oldest first: what was pushed since the list was made

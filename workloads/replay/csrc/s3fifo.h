@@ -36,7 +36,7 @@ class S3Fifo : public RuleBase {
   void insert(Slot slot, int32_t position) {
     hits_[slot] = 0;
     (ghosts_.holds(position) ? main_ : small_).push(slot);
-    ghosts_.remove(position);
+    if (ghosts_.holds(position)) ghosts_.remove(position);
   }
   void forget(Slot slot) { (small_.holds(slot) ? small_ : main_).remove(slot); }
   void end_token() {
