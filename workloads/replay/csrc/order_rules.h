@@ -191,7 +191,7 @@ class Slru : public OrderRule {
         rest_[w] &= rest_[w] - 1;
         promote(reached_);
         if (size_ <= room_) continue;
-        const int32_t oldest = order_[1].oldest(in_[1].data(), in_[1].size(), hits, reached_);
+        const int32_t oldest = order_[1].oldest(in_[1].data(), in_[1].size(), hits, reached_ + 1);
         if (oldest < 0) return false;
         demote(oldest);
         if (oldest < words * 64 && bit_of(hits, oldest)) set_bit(rest_.data(), oldest);
