@@ -24,7 +24,10 @@ class Small:
 
 
 def make(seed: int, *, length: int, k: int, slots: int, steps: int, tokens: int = 1, tail: bool = True) -> Small:
-    """Selections that drift: half of each comes from the one before, with -1 and duplicates among them."""
+    """Selections that drift: half of each comes from the one before, with -1 and duplicates among them.
+
+    In half of the streams most rows are ascending, as a generator or an unordered trace gives them.
+    """
     g = np.random.default_rng(seed)
     rows, lens, before = [], [], np.zeros(0, np.int64)
     for _ in range(steps):
@@ -33,6 +36,8 @@ def make(seed: int, *, length: int, k: int, slots: int, steps: int, tokens: int 
             fresh = g.integers(-1, n, k) if g.random() < 0.7 else n - 1 - g.integers(0, min(k, n), k)
             kept = g.permutation(before)[: int(g.integers(0, k + 1))]
             row = g.permutation(np.concatenate([kept, fresh])[:k])
+            if seed % 2 and g.random() < 0.8:  # padding last
+                row = np.sort(row.astype(np.uint32)).astype(np.int32)
             before = row[row < n]
             rows.append(row)
             lens.append(n)

@@ -1,4 +1,4 @@
-// Orders of slots: a queue whose stale entries are found when they come up, and linked lists.
+// A queue of slots whose stale entries are found when they come up.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -78,50 +78,6 @@ class LazyQueue {
   std::vector<Entry> skipped_;
   size_t begin_ = 0, end_ = 0;
   uint64_t stamp_ = 0;
-};
-
-// Doubly linked lists over slots; a slot is in at most one.
-class Links {
- public:
-  explicit Links(int64_t slots) : previous_(slots + 2, 0), next_(slots + 2, 0) {}
-
-  struct List {
-    Slot oldest = 0, newest = 0;
-    int64_t size = 0;
-  };
-
-  void push(List& list, Slot slot) {
-    previous_[slot] = list.newest;
-    next_[slot] = 0;
-    (list.newest ? next_[list.newest] : list.oldest) = slot;
-    list.newest = slot;
-    ++list.size;
-  }
-  void remove(List& list, Slot slot) {
-    const Slot before = previous_[slot], after = next_[slot];
-    (before ? next_[before] : list.oldest) = after;
-    (after ? previous_[after] : list.newest) = before;
-    --list.size;
-  }
-  Slot next(Slot slot) const { return next_[slot]; }
-
- private:
-  std::vector<Slot> previous_, next_;
-};
-
-// Walks a list from its oldest slot for unpinned ones. What is pinned stays where it is until the step ends, and slots
-// join at the newest end only, so that within a token a walk goes on where it was.
-class Walk {
- public:
-  void restart() { passed_ = 0; }
-  Slot find(const Links& links, const Links::List& list, const Pins& pins) {
-    Slot at = passed_ ? links.next(passed_) : list.oldest;
-    for (; at && pins.pinned(at); at = links.next(at)) passed_ = at;
-    return at;
-  }
-
- private:
-  Slot passed_ = 0;
 };
 
 }  // namespace replay

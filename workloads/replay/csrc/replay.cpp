@@ -1,4 +1,8 @@
 // The replay as functions of tensors; the Python side has checked them.
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+#pragma GCC target("prefer-vector-width=512")  // the compiler's own choice is half of what there is
+#endif
+
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/function.h>
@@ -7,12 +11,13 @@
 #include <memory>
 
 #include "belady.h"
-#include "bitmapped.h"
+#include "bucketed_lru.h"
 #include "kernel_avsg.h"
 #include "kernel_lru.h"
 #include "lifetime.h"
-#include "list_rules.h"
-#include "simple_rules.h"
+#include "map_rules.h"
+#include "order_rules.h"
+#include "s3fifo.h"
 #include "staging.h"
 
 namespace replay {
@@ -24,16 +29,16 @@ int32_t* ints(const TensorView& tensor) { return static_cast<int32_t*>(tensor.da
 std::unique_ptr<Policy> make_policy(int64_t code, int64_t slots, int64_t tokens, const Options& options) {
   switch (code) {
     case 0: return std::make_unique<KernelLru>(slots);
-    case 1: return std::make_unique<Cached<LruPlain>>(slots, options);
-    case 2: return std::make_unique<Bitmapped<Fifo>>(slots, options);
-    case 3: return std::make_unique<Bitmapped<Random>>(slots, options);
+    case 1: return std::make_unique<Mapped<LruPlain>>(slots, options);
+    case 2: return std::make_unique<Mapped<Fifo>>(slots, options);
+    case 3: return std::make_unique<Mapped<Random>>(slots, options);
     case 4: return std::make_unique<Staging>(tokens);
     case 6: return std::make_unique<Cached<BucketedLru>>(slots, options);
-    case 7: return std::make_unique<Bitmapped<Clock>>(slots, options);
-    case 8: return std::make_unique<Cached<Lfu>>(slots, options);
-    case 9: return std::make_unique<Cached<Slru>>(slots, options);
+    case 7: return std::make_unique<Mapped<Clock>>(slots, options);
+    case 8: return std::make_unique<Mapped<Lfu>>(slots, options);
+    case 9: return std::make_unique<Mapped<Slru>>(slots, options);
     case 10: return std::make_unique<Cached<S3Fifo>>(slots, options);
-    case 11: return std::make_unique<Cached<Arc>>(slots, options);
+    case 11: return std::make_unique<Mapped<Arc>>(slots, options);
     case 12: return std::make_unique<Cached<Lifetime>>(slots, options);
     case 13: return std::make_unique<KernelAvsg>(slots, options);
     default: TVM_FFI_THROW(ValueError) << "no policy has the code " << code;
@@ -101,8 +106,9 @@ int64_t first_outside(TensorView positions, TensorView seq_lens) {
   for (int64_t r = 0; r < rows; ++r) {
     const int32_t* const row = ints(positions) + r * k;
     const int32_t length = ints(seq_lens)[r];
-    bool outside = false;
-    for (int64_t j = 0; j < k; ++j) outside |= row[j] >= length;
+    int32_t highest = -1;
+    for (int64_t j = 0; j < k; ++j) highest = std::max(highest, row[j]);
+    const bool outside = highest >= length;
     for (int64_t j = 0; outside && j < k; ++j) {
       if (row[j] >= length) return r * k + j;
     }
