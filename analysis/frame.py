@@ -25,6 +25,7 @@ GROUP_KEYS = (
     *("input_len", "output_len", "top_k", "arrivals"),
 )
 CLOSED = "closed"  # `arrivals` of the closed loop
+_NO_PREFETCH = "no shared selections: fell back to sync"
 _PACE = ("load.request_rate", "load.slowdown")  # what varies along a line of an open loop
 
 
@@ -180,6 +181,7 @@ def _group(key: dict[str, Any], slug: str, rows: pd.DataFrame, configs: dict[str
     for cell, system, b in zip(cells["cell_id"], cells["offload"], slots, strict=True):
         lines.setdefault((system, b), []).append(cell)
     variants = {line: _variants({c: configs[c] for c in members}) for line, members in lines.items()}
+    fell_back = set(cells[cells["prefetch"].astype(str).str.startswith("none (")]["cell_id"])
     valid = dict(zip(cells["cell_id"], cells["outputs_valid"], strict=True))
     count = Counter(system for system, b in lines for _ in variants[system, b])
     series: list[Series] = []
@@ -190,6 +192,8 @@ def _group(key: dict[str, Any], slug: str, rows: pd.DataFrame, configs: dict[str
             owner |= dict.fromkeys(members, len(series))
             rank = sum(s.system == system for s in series)
             look = _look(system, rank, count[system])
+            if members[0] in fell_back:
+                variant = ", ".join(filter(None, [_NO_PREFETCH, variant]))
             series.append(_series(system, b, variant, bool(valid[members[0]]), members[0], several_b, look))
     rows = rows.assign(series=[owner[cell] for cell in rows["cell_id"]])
     return Group(

@@ -9,7 +9,9 @@ from analysis.frame import Group
 from analysis.table import Table
 
 _IO, _TPOT = "exposed_io_ms_per_token", "mean_tpot_ms"
+TITLE = "IO that prefetch hid"
 TERMS = (
+    "IO: milliseconds each token waited for records; TPOT in milliseconds.",
     "Hidden: the part of sync's exposed IO that prefetch does not expose. Gap closed: of the TPOT that the oracle has "
     "less than sync, how much prefetch saves.",
 )
@@ -33,15 +35,15 @@ def table(group: Group) -> Table | None:
             both = both.merge(bound, on="concurrency", how="left")
         rows += [[series.short, *_cells(point)] for _, point in both.iterrows()]
     headers = [
-        ("IO that prefetch hid", ""),
+        ("hidden IO", ""),
         ("C", ""),
-        ("IO sync", "ms/token"),
-        ("prefetch", "ms/token"),
+        ("IO of", "sync"),
+        ("pre-", "fetch"),
         ("hidden", ""),
-        ("TPOT sync", "ms"),
-        ("prefetch", "ms"),
-        ("oracle", "ms"),
-        ("gap closed", ""),
+        ("TPOT", "sync"),
+        ("pre-", "fetch"),
+        ("oracle", ""),
+        ("gap", "closed"),
     ]
     return Table(headers, rows) if rows else None
 

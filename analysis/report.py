@@ -99,7 +99,7 @@ def section(experiment: Experiment, group: Group, agreement: list[str], pictures
             ("Every point", tables.summary(group)),
             *([(tables.REPEATS_HEADING, spread)] if (spread := tables.repeats(group)) else []),
             *([("Peak throughput", tables.peaks(group))] if len(group.points) else []),
-            *([(hidden.headers[0][0], hidden)] if hidden is not None else []),
+            *([(hidden_io.TITLE, hidden)] if hidden is not None else []),
         ],
         explained=list(hidden_io.TERMS) if hidden is not None else [],
         comparisons=tables.comparisons(group),

@@ -6,6 +6,7 @@ that fit what the config asks for. Leaving it ends every actor it started, on su
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import socket
@@ -302,17 +303,33 @@ def _start_local(needed_cpus: float) -> None:
     # Without this, whose name fits other systems, Ray listens on every interface. It is read at Ray's import.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ.setdefault("RAY_worker_niceness", "0")  # else servers and clients run at 15, behind everything
-    _ray().init(
-        address="local",
-        _node_ip_address="127.0.0.1",
-        num_cpus=int(max(cores, -(-needed_cpus // 1))),
-        include_dashboard=False,
-        object_store_memory=100 << 20,
-        log_to_driver=False,
-        logging_level="error",
-        # None: RAY_TMPDIR or TMPDIR; Ray's sockets lie below it, and a socket's path is at most 107 bytes
-        _temp_dir="/tmp/ray" if len(tempfile.gettempdir()) > LONGEST_TEMP_DIR else None,
-    )
+    with _apart():
+        _ray().init(
+            address="local",
+            _node_ip_address="127.0.0.1",
+            num_cpus=int(max(cores, -(-needed_cpus // 1))),
+            include_dashboard=False,
+            object_store_memory=100 << 20,
+            log_to_driver=False,
+            logging_level="error",
+            # None: RAY_TMPDIR or TMPDIR; Ray's sockets lie below it, and a socket's path is at most 107 bytes
+            _temp_dir="/tmp/ray" if len(tempfile.gettempdir()) > LONGEST_TEMP_DIR else None,
+        )
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Have what Ray starts in process groups of their own: a signal to ours (`timeout`, a closed terminal) is for us to
+    answer, and an orderly end needs a Ray that is still there.
+    """
+    from ray._private import services
+
+    popen = services.ConsolePopen
+    services.ConsolePopen = functools.partial(popen, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = popen
 
 
 def _join(address: str) -> None:

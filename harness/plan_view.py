@@ -14,12 +14,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.engine.footprint import Footprint
+from harness.engine.kv.sharing import prefetch_label
 from harness.experiment import Cell, Point
 from harness.identity import defines_cell
 from harness.schema import LengthKind, LoadMode, OffloadSystem, to_plain
 from harness.units import common_unit, show_bytes, show_in, show_rate
 
 _NAMES = ("model.name", "selector.kind", "platform.name", "engine.kind", "workload.name")
+_SAID = ("offload.system", "offload.cache_slots")  # in every label
 _SHORT = {
     "selector.top_k": "k",
     "engine.device_kv_budget": "device",
@@ -48,6 +50,7 @@ def plan_table(cells: Sequence[Cell]) -> Group:
         Text(_LEGEND.format(most=most), style="dim"),
         *(Text(line, style="dim") for line in _sent_to_host(cells)),
         *map(Text, notes),
+        *map(Text, _fallbacks(cells, labels)),
     )
 
 
@@ -68,9 +71,10 @@ def cell_labels(cells: Sequence[Cell]) -> list[str]:
     offloads = [cell.config.offload.system.offloads for cell in cells]
     sides = [[one for one, side in zip(flat, offloads, strict=True) if side is wanted] for wanted in (True, False)]
     # what differs only because full KV has no use for it is no name
-    varying = [
-        key for key in flat[0] if not key.startswith("offload.") and any(_varies(side, key) for side in sides if side)
-    ]
+    varying = [key for key in flat[0] if key not in _SAID and any(_varies(side, key) for side in sides if side)]
+    # prefetch follows from the system unless one system has several
+    if not any(len({p for s, p in _prefetches(flat) if s == system}) > 1 for system, _ in _prefetches(flat)):
+        varying = [key for key in varying if key != "offload.prefetch"]
     tails = [key.split(".")[-1] for key in varying]
     labels = []
     for cell, settings in zip(cells, flat, strict=True):
@@ -85,6 +89,18 @@ def cell_labels(cells: Sequence[Cell]) -> list[str]:
                 parts.append(f"{short}={_shown(key, settings[key])}")
         labels.append(" ".join(parts))
     return labels
+
+
+def _prefetches(flat: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
+    return {(str(one["offload.system"]), str(one["offload.prefetch"])) for one in flat}
+
+
+def _fallbacks(cells: Sequence[Cell], labels: Sequence[str]) -> Iterator[str]:
+    """What is asked to prefetch and cannot: it fetches misses when they are needed."""
+    for cell, label in zip(cells, labels, strict=True):
+        said = prefetch_label(cell.config)
+        if cell.config.offload.system is OffloadSystem.hisparse_prefetch and said.startswith("none"):
+            yield f"{label}: no prefetch: {said.removeprefix('none').strip(' ()')}"
 
 
 def _table(cells: Sequence[Cell], labels: Sequence[str], most: int) -> Table:
@@ -160,6 +176,11 @@ def _shared(cells: Sequence[Cell]) -> Iterator[str]:
         ("model.name", c.model.name),
         ("selector.kind selector.top_k", f"{c.selector.kind.value}{k}"),
         ("engine.kind platform.name", f"{c.engine.kind.value} engine on {c.platform.name}"),
+        *(
+            [("platform.link.bandwidth", f"host link {c.platform.link.label}")]
+            if c.platform.link.label.startswith("emul")
+            else []
+        ),
     )
     yield f"{c.name}: {len(cells)} cell{'s' * (len(cells) > 1)}" + (f" of {who}" if who else "")
     yield same(

@@ -178,6 +178,7 @@ SERVER_MEASURES = (
     "device_metadata_bytes",
     "host_kv_bytes",
     "peak_running",
+    "retractions",  # requests sent back to the queue for want of memory
     "decode_tokens",  # the server's own count of tokens generated in decode steps
 )
 KERNEL_MEASURES = (  # of one call of resolve for one layer and the whole batch (engine=kernels)

@@ -34,7 +34,8 @@ _DTYPES = {"int": "int64", "int | None": "Int64", "bool": "bool"}
 _NULLABLE_TEXT = ("reason", "count_source", "policy")
 _COUNTS = (
     *("completed", "failed", "total_input_tokens", "total_output_tokens"),
-    *("h2d_bytes", "device_kv_bytes", "host_kv_bytes", "peak_running", "replayed_selections", "decode_tokens"),
+    *("h2d_bytes", "device_kv_bytes", "host_kv_bytes", "peak_running", "retractions", "replayed_selections"),
+    "decode_tokens",
     *("steady_requests", "late_dispatches", "peak_concurrency", "load_processes"),
 )
 # column -> pandas dtype, in the order of ResultRow.to_flat()

@@ -60,6 +60,16 @@ def test_sigterm_while_the_server_starts(start: Start) -> None:
     assert_nothing_left(run)
 
 
+def test_sigterm_to_the_whole_group_in_the_middle_of_a_point(start: Start, results: Path) -> None:
+    """What `timeout` does: Ray's own processes must not be hit before they were told to end."""
+    run = start(*TWO)
+    run.until_measuring(2)
+    run.send(signal.SIGTERM, to_group=True)
+    assert_interrupted(run, run.end(40))
+    assert_nothing_left(run)
+    assert statuses(results) == {("full_kv", 1): "ok"}
+
+
 def test_ctrl_c_in_the_middle_of_a_point_and_again_during_the_clean_up(start: Start, results: Path) -> None:
     """W&B is on: its process goes too. What was done is not done again."""
     run = start(*TWO, name="interrupted")
