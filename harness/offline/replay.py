@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.offline.base import Measurement, OfflineError
+from harness.offline.streams import streams
 from harness.replay_rules import replay_setting
-from harness.schema import Config, WorkloadKind
+from harness.schema import Config
 from harness.store import STEPS_FILE, encode_steps
-from workloads.replay import Lane, ReplayConfig
-from workloads.traces import Trace
-from workloads.traces.shipped import find_trace
-from workloads.traces.synthetic import SyntheticStream
+from workloads.replay import Block, Lane, ReplayConfig
 
 Int32 = NDArray[np.int32]
-Block = tuple[Int32, Int32]  # selections [steps, k], context lengths [steps]
 _Replayed = tuple[Int32, Int32, float]  # selected and missed positions of each row, seconds
 
 
@@ -35,35 +32,11 @@ def measure_replay(config: Config, concurrency: int, repeat: int) -> Measurement
     workers = max(1, int(config.platform.num_cpus))
     try:
         with ThreadPoolExecutor(workers) as pool:
-            lanes = enumerate(_streams(config, concurrency, repeat))
+            lanes = enumerate(streams(config, concurrency, repeat))
             done = list(pool.map(lambda lane: _replay(lane[1], setting, lane[0]), lanes))
     except (BuildUnavailable, ValueError) as error:  # ValueError: TraceError among them
         raise OfflineError(str(error)) from error
     return _summary(done, setting.tokens)
-
-
-def _streams(config: Config, concurrency: int, repeat: int) -> Iterator[Iterable[Block]]:
-    """One stream of blocks per (request, layer), each made or read when it is iterated over."""
-    work = config.workload
-    if work.kind is WorkloadKind.selection_trace:
-        assert work.trace is not None
-        trace = Trace(find_trace(work.trace))
-        for request, layer in trace.streams:
-            yield trace.blocks(request, layer)
-        return
-    assert config.selector.top_k is not None
-    requests = config.load.num_requests or concurrency * (config.load.requests_per_worker or 1)
-    for request in range(requests):
-        for layer in range(config.model.num_layers):
-            yield SyntheticStream(
-                work.locality,
-                prompt_len=work.input_len,
-                steps=work.output_len,
-                top_k=config.selector.top_k,
-                seed=work.seed,
-                request=repeat * requests + request,
-                layer=layer,
-            )
 
 
 def _replay(stream: Iterable[Block], setting: ReplayConfig, number: int) -> _Replayed:

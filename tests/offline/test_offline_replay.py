@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from harness.records import REPLAY_MEASURES
 from harness.schema import Config
 from harness.store import STEPS_FILE
 from harness.validate import ConfigError
+from workloads.replay import Block
 from workloads.traces import Trace, TraceHeader, TraceWriter
 from workloads.traces.synthetic import SyntheticStream
 
@@ -101,6 +103,37 @@ def test_tokens_of_a_step_share_the_cache() -> None:
     distinct = np.mean([len(np.unique(chosen[:4])) for chosen in streams(cell())])
     assert first == pytest.approx(distinct / (4 * 32), abs=0.02)  # the newest positions beside
     assert first < 0.6 < len(one) / 32 == len(later[0]) / 32
+
+
+@pytest.mark.parametrize("policy", ["lru", "lifetime", "avsg"])
+def test_mtp_3_from_an_empty_cache_reuses_more_than_half_on_the_calibrated_stream(policy: str) -> None:
+    """AVSG, section 4.4: 61.87% of the first step's selections hit what its earlier tokens brought."""
+    changes = [f"replay.policy={policy}", "offload.cache_slots=8192", "replay.tokens=4", "replay.empty=true"]
+    changes += ["tracker=none", "model.num_layers=2", "workload.output_len=4", "platform.num_cpus=1"]
+    (config,) = load_cells(["experiment=avsg_reuse", *changes])
+    first = measure(config, 1, 0).measures["first_step_miss_rate"]
+    assert first is not None
+    assert 1 - first > 0.5
+    assert 1 - first == pytest.approx(0.6187, abs=0.02)
+
+
+def test_cells_of_one_workload_make_its_streams_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    class Counted(SyntheticStream):
+        def __iter__(self) -> Iterator[Block]:
+            made.append(1)
+            return super().__iter__()
+
+    monkeypatch.setattr("harness.offline.streams.SyntheticStream", Counted)
+    policies = [cell(f"replay.policy={policy}", "workload.seed=77") for policy in ("lru", "belady", "fifo")]
+    kept = [measure(config, 1, 0).files for config in policies]
+    assert len(made) == 2  # its layers
+    measure(cell("workload.seed=78"), 1, 0)
+    assert len(made) == 4
+    monkeypatch.setattr("harness.offline.streams.KEEP_BYTES", 0)  # too many to be kept
+    assert [measure(config, 1, 0).files for config in policies] == kept
+    assert len(made) == 4 + 3 * 2
 
 
 def test_a_repeat_has_requests_of_its_own() -> None:
