@@ -33,7 +33,7 @@ bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aip
 	$(PY) -m harness.loadgen.bench
 
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json
-	$(PY) -m hisparse_kernels.gpu_check
+	$(PY) -m harness.engine.gpu_check
 
 test: $(READY)  ## the fast tests
 	$(PY) -m pytest

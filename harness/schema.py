@@ -35,6 +35,13 @@ class DType(Enum):
         return {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}[self.value]
 
 
+class Device(Enum):
+    """What the native engine computes on."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
 class RouterKind(Enum):
     """How a router's outputs become the scores that experts are chosen and weighted by."""
 
@@ -293,6 +300,11 @@ class LinkConfig:
 @dataclass(kw_only=True, slots=True)
 class PlatformConfig:
     name: str = MISSING
+    device: Device = Device.cpu
+    """Where weights, caches, page tables and selection state lie. `cuda`: on one local GPU, the host pool in pinned
+    memory."""
+    cuda_graphs: bool = True
+    """cuda only: whether decode steps are captured into CUDA graphs, one for each size of batch and context."""
     num_cpus: float = 1
     """CPU cores reserved for one instance; also the threads its engine computes with."""
     memory: int | str | None = None
@@ -300,6 +312,11 @@ class PlatformConfig:
     link: LinkConfig = field(default_factory=LinkConfig)
     num_devices: int = 1
     """Devices one instance computes on; `output_throughput_per_device` divides by it."""
+
+    @property
+    def link_label(self) -> str:
+        """What copies between host pool and device go over, for rows and figures."""
+        return "the GPU's own" if self.device is Device.cuda else self.link.label
 
 
 @dataclass(kw_only=True, slots=True)
