@@ -23,6 +23,7 @@ from harness.engine import executor as executor_module
 from harness.engine.kv import paged
 from harness.engine.kv.cuda_lanes import CudaLanes
 from harness.engine.kv.hierarchy import Hierarchy
+from harness.engine.kv.lanes import Lane
 from harness.schema import Config, Device
 
 LIKE_GPU = torch.device("cpu", 0)
@@ -71,9 +72,10 @@ class Streams:
     def compute(self) -> Stream:
         return self._compute
 
-    def new_stream(self) -> Stream:
-        self.lanes.append(Stream(f"lane {len(self.lanes)}"))
-        return self.lanes[-1]
+    def of_lane(self, lane: Lane) -> Stream:
+        if lane.value not in [stream.name for stream in self.lanes]:
+            self.lanes.append(Stream(lane.value))
+        return next(stream for stream in self.lanes if stream.name == lane.value)
 
     def new_event(self) -> Event:
         return Event()

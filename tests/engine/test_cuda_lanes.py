@@ -48,7 +48,7 @@ def test_nobody_waits_for_a_lane_before_wait() -> None:
     open_ones = [lanes.submit(lane, lambda lane=lane: streams.run(lambda: made.append(lane)), 1) for lane in OWN_STREAM]  # type: ignore[misc]
     streams.run(lambda: None)
     assert made == []  # the computation goes on beside all three
-    assert [stream.name for stream in streams.lanes] == ["lane 0", "lane 1", "lane 2"]
+    assert [stream.name for stream in streams.lanes] == ["prefetch", "staging", "write_through"]
     for count, transfer in enumerate(reversed(open_ones), 1):
         assert not transfer.is_made
         lanes.wait(transfer)

@@ -39,6 +39,7 @@ def stand_in(gpu: Callable[..., Probe], monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(gpu_check, "STEPS", 8)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stand_in")
 def test_all_systems_pass() -> None:
     found = gpu_check.check_same_bits()

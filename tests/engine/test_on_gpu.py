@@ -40,7 +40,12 @@ VARIANTS = [  # offload system, overrides
     ("hisparse_prefetch",),
     ("hisparse_prefetch", "offload.prefetch=speculative"),
 ]
+ORACLE = ("no_io_oracle",)
 LENGTHS = [(0, 60, 25), (0, 9, 30), (3, 40, 12), (12, 1, 20)]
+
+
+def slow(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def variant_of(model: str, variant: tuple[str, ...]) -> Config:
@@ -58,8 +63,14 @@ def driver() -> Driver:
     return Driver(random_requests(rng, 200, LENGTHS), max_rows=3, rng=rng)
 
 
-@pytest.mark.parametrize("lanes", ["late", "any_time"])
-@pytest.mark.parametrize("model", ["dsa", "quest", "shared", "shared_moe"])
+@pytest.mark.parametrize(
+    ("model", "lanes"),
+    [
+        ("shared", "late"),
+        ("quest", "any_time"),
+        *(slow("shared", "any_time"), slow("quest", "late"), slow("dsa", "late"), slow("shared_moe", "any_time")),
+    ],
+)
 def test_systems_agree_bit_by_bit(model: str, lanes: str, gpu: Make) -> None:
     """Every system in padded batches, its lanes as late as they may be, or at any moment before."""
     probes = {}
@@ -78,8 +89,15 @@ def test_systems_agree_bit_by_bit(model: str, lanes: str, gpu: Make) -> None:
     assert counters["fetch_all"].misses > sync.misses > 100
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, ("no_io_oracle",)], ids=" ".join)
-@pytest.mark.parametrize("model", ["dsa", "quest", "shared", "shared_moe", "nsa"])
+@pytest.mark.parametrize(
+    ("model", "variant"),
+    [
+        *(("shared", variant) for variant in [*VARIANTS, ORACLE]),
+        *((model, ("hisparse_sync",)) for model in ("shared_moe", "nsa")),
+        *(slow(model, variant) for model in ("dsa", "quest", "shared_moe", "nsa") for variant in [*VARIANTS, ORACLE]),
+    ],
+    ids=str,
+)
 def test_a_gpu_computes_and_counts_what_a_cpu_does(
     model: str, variant: tuple[str, ...], gpu: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,8 +216,15 @@ class Instant:
         pass
 
 
-@pytest.mark.parametrize("variant", [*VARIANTS, ("no_io_oracle",)], ids=" ".join)
-@pytest.mark.parametrize("model", ["dsa", "quest", "shared", "exact_mla", "window", "dense_mla", "dense_gqa"])
+@pytest.mark.parametrize(
+    ("model", "variant"),
+    [
+        *(("shared", variant) for variant in [*VARIANTS, ORACLE]),
+        *((model, ("hisparse_sync",)) for model in ("quest", "exact_mla", "window", "dense_mla", "dense_gqa")),
+        *(slow(model, variant) for model in ("quest", "exact_mla", "dense_gqa") for variant in VARIANTS),
+    ],
+    ids=str,
+)
 @torch.inference_mode()
 def test_a_captured_step_stays_on_the_device(model: str, variant: tuple[str, ...]) -> None:
     """On a device without memory nothing can be read by the host, so nothing waits and no branch depends on data."""

@@ -7,6 +7,7 @@ that it was submitted in.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
@@ -26,7 +27,8 @@ class Streams(Protocol):
     def compute(self) -> Any:
         """The stream that everything is computed on."""
 
-    def new_stream(self) -> Any: ...
+    def of_lane(self, lane: Lane) -> Any:
+        """That lane's stream, of the computation's device; the same one at every call."""
 
     def new_event(self) -> Any: ...
 
@@ -37,12 +39,18 @@ class Streams(Protocol):
         """The host waits for everything."""
 
 
+@functools.cache
+def _lane_stream(lane: Lane) -> torch.cuda.Stream:
+    """One for all engines of the process: torch has 32, and hands them out again from the first."""
+    return torch.cuda.Stream()
+
+
 class TorchStreams:
     def compute(self) -> torch.cuda.Stream:
         return compute_stream()
 
-    def new_stream(self) -> torch.cuda.Stream:
-        return torch.cuda.Stream()
+    def of_lane(self, lane: Lane) -> torch.cuda.Stream:
+        return _lane_stream(lane)
 
     def new_event(self) -> torch.cuda.Event:
         return torch.cuda.Event()
@@ -82,7 +90,6 @@ class CudaLanes:
 
     def __init__(self, streams: Streams | None = None):
         self._streams = streams or TorchStreams()
-        self._lanes: dict[Lane, Any] = {}  # made when first used
 
     def submit(self, lane: Lane, copy: Callable[[], object], num_bytes: int) -> CudaTransfer:
         """Queue a copy behind all that was submitted to the computation's stream before, and to its lane."""
@@ -91,7 +98,7 @@ class CudaLanes:
             with self._streams.on(compute):
                 copy()
             return CudaTransfer(self, None, None)
-        stream = self._stream(lane)
+        stream = self._streams.of_lane(lane)
         begin, done = self._streams.new_event(), self._streams.new_event()
         begin.record(compute)
         stream.wait_event(begin)
@@ -114,8 +121,3 @@ class CudaLanes:
     def synchronize(self) -> None:
         """The host waits for all copies and computation; between steps, for who reads the pools."""
         self._streams.synchronize()
-
-    def _stream(self, lane: Lane) -> Any:
-        if lane not in self._lanes:
-            self._lanes[lane] = self._streams.new_stream()
-        return self._lanes[lane]
