@@ -100,6 +100,7 @@ class Recording(Selector):
 
     def __init__(self, inner: Selector):
         self._inner = inner
+        self.reads_index, self.state, self.resident = inner.reads_index, inner.state, inner.resident
         self._spool = Spool()
         self._requests: dict[int, int] = {}  # row -> number of the request that has it
         self._next_request = 0
