@@ -36,7 +36,7 @@ bench-sim: $(READY)  #: simulated requests per second: figure 8 whole, and a day
 	$(PY) -m harness.simulation.bench
 
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json
-	$(PY) -m hisparse_kernels.gpu_check
+	$(PY) -m harness.engine.gpu_check
 
 test: $(READY)  ## the fast tests
 	$(PY) -m pytest

@@ -28,7 +28,7 @@ from harness.loadgen.point import PointLoad, PointResult
 from harness.loadgen.together import run_together
 from harness.offline import Measurement, OfflineError
 from harness.records import ServerStats
-from harness.schema import ClusterConfig, Config
+from harness.schema import ClusterConfig, Config, Device
 from harness.sysinfo import boot_id
 
 POLL_S = 0.5
@@ -228,6 +228,9 @@ class Cluster:
         from ray.util.placement_group import placement_group, remove_placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        alone = self._config.address is None  # a machine's own Ray gets no GPU later
+        if alone and "GPU" in bundles[0] and ray.cluster_resources().get("GPU", 0) < 1:
+            raise ClusterError("platform.device=cuda needs a GPU, and Ray finds none here: choose platform=cpu")
         group = placement_group(bundles, strategy="PACK" if len(bundles) == 1 else "SPREAD")
         try:
             if not group.wait(self._config.ready_timeout_s):
@@ -241,6 +244,7 @@ class Cluster:
                 ray.remote(kind)
                 .options(
                     num_cpus=bundle["CPU"],
+                    num_gpus=bundle.get("GPU", 0),
                     max_concurrency=2,
                     max_restarts=max_restarts,
                     scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
@@ -264,6 +268,8 @@ def _bundle(config: Config) -> dict[str, float]:
     bundle: dict[str, float] = {"CPU": config.platform.num_cpus}
     if config.platform.memory is not None:
         bundle["memory"] = float(config.platform.memory)
+    if config.platform.device is Device.cuda:
+        bundle["GPU"] = 1.0
     return bundle
 
 

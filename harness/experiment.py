@@ -76,7 +76,7 @@ class Cell:
             repeat=point.repeat,
             status=status,
             reason=reason,
-            link=c.platform.link.label,
+            link=c.platform.link_label,
             prefetch=prefetch_label(c),
             policy=c.replay.policy if c.engine.kind is EngineKind.replay else None,
             tokens=c.replay.tokens if c.engine.kind is EngineKind.replay else None,

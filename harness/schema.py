@@ -35,6 +35,13 @@ class DType(Enum):
         return {"float32": 4, "bfloat16": 2, "float8_e4m3fn": 1}[self.value]
 
 
+class Device(Enum):
+    """What the native engine computes on."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
 class RouterKind(Enum):
     """How a router's outputs become the scores that experts are chosen and weighted by."""
 
@@ -343,6 +350,11 @@ class CostConfig:
 @dataclass(kw_only=True, slots=True)
 class PlatformConfig:
     name: str = MISSING
+    device: Device = Device.cpu
+    """Where weights, caches, page tables and selection state lie. `cuda`: on one local GPU, the host pool in pinned
+    memory."""
+    cuda_graphs: bool = True
+    """cuda only: whether decode steps are captured into CUDA graphs, one for each size of batch and context."""
     num_devices: int = 1
     """Devices one instance computes on; `output_throughput_per_device` divides by it."""
     accelerator: str | None = None
@@ -365,6 +377,11 @@ class PlatformConfig:
     memory: int | str | None = None
     """Host memory reserved for one instance, bytes or `8GiB`; null reserves none."""
     link: LinkConfig = field(default_factory=LinkConfig)
+
+    @property
+    def link_label(self) -> str:
+        """What copies between host pool and device go over, for rows and figures."""
+        return "the GPU's own" if self.device is Device.cuda else self.link.label
 
 
 @dataclass(kw_only=True, slots=True)

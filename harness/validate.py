@@ -13,12 +13,14 @@ from harness.replay_rules import check_replay, complete_from_trace
 from harness.schema import (
     AdmissionRule,
     Config,
+    Device,
     EngineConfig,
     EngineKind,
     LocalityConfig,
     ModelConfig,
     OffloadConfig,
     OffloadSystem,
+    PlatformConfig,
     PolicyConfig,
     Prefetch,
     SelectorConfig,
@@ -165,6 +167,7 @@ def complete(config: Config) -> Config:
     _check_admission(config)
     _complete_sizes(config)
     _refuse(complete_simulated(config))
+    _check_device(config)
     _check_workload(config)
     _check_offline(config)
     _check_load(config)
@@ -299,6 +302,32 @@ def _complete_sizes(config: Config) -> None:
     if link.bandwidth is None and link.latency_us:
         raise ConfigError(
             f"platform.link.latency_us={link.latency_us} needs an emulated link: set platform.link.bandwidth (2GB) too"
+        )
+
+
+def _check_device(config: Config) -> None:
+    """What a GPU does not go with. Whether there is one is found out where the engine starts."""
+    platform = config.platform
+    if platform.device is Device.cpu:
+        platform.cuda_graphs = PlatformConfig().cuda_graphs
+        return
+    if config.engine.kind not in (EngineKind.native, EngineKind.kernels):
+        raise ConfigError(
+            f"platform.device=cuda cannot run engine={config.engine.kind.value}, which computes on the CPU: choose "
+            "platform=cpu"
+        )
+    if platform.num_devices != 1:
+        raise ConfigError(
+            f"platform.num_devices={platform.num_devices} with device=cuda: the engine computes on one GPU"
+        )
+    if platform.link.bandwidth is not None:
+        raise ConfigError(
+            "platform.link.bandwidth emulates a link, and a GPU has its own: leave it null with device=cuda"
+        )
+    if config.engine.batch_invariant:
+        raise ConfigError(
+            "engine.batch_invariant=true is a promise about the CPU's matrix products: leave it false with "
+            "platform.device=cuda"
         )
 
 

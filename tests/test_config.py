@@ -135,6 +135,9 @@ COMPOSED = [
     ([*ONE, "platform.link.bandwidth=0"], ["platform.link.bandwidth=0", "2GB"]),
     ([*ONE, "platform.link.bandwidth=fast"], ["platform.link.bandwidth", "'fast' is not a size"]),
     ([*ONE, "platform.link.latency_us=5"], ["platform.link.latency_us=5", "platform.link.bandwidth"]),
+    ([*ONE, "platform=cuda", "engine.batch_invariant=true"], ["engine.batch_invariant=true", "leave it false"]),
+    ([*ONE, "platform=cuda", "platform.link.bandwidth=2GB"], ["platform.link.bandwidth", "a GPU has its own"]),
+    ([*ONE, "platform=cuda", "platform.num_devices=2"], ["platform.num_devices=2", "one GPU"]),
     ([*ONE, "platform=cpu_link", "platform.link.latency_us=-1"], ["platform.link.latency_us=-1", "not be negative"]),
     ([*ONE, "selector.top_k=1025"], ["selector.top_k=1025", "engine.context_len=1024"]),
     (
@@ -253,6 +256,13 @@ def test_prefetch_and_link_of_a_cell() -> None:
     assert load_cells([QUICK, "offload=full_kv"])[0].platform.link.label == "memory copy"
     started_empty = load_cells([QUICK, "offload=full_kv,hisparse_sync", "offload.cold_start=empty"])
     assert [c.offload.cold_start.value for c in started_empty] == ["last", "empty"]  # full KV has nothing to start
+
+
+def test_a_gpu_has_a_link_of_its_own() -> None:
+    platform = load_cells([QUICK, "platform=cuda", "offload=full_kv", "platform.cuda_graphs=false"])[0].platform
+    assert (platform.link_label, platform.cuda_graphs) == ("the GPU's own", False)
+    on_cpu = load_cells([QUICK, "offload=full_kv", "platform.cuda_graphs=false"])[0].platform
+    assert (on_cpu.link_label, on_cpu.cuda_graphs) == ("memory copy", True)  # a key without meaning: the same cell
 
 
 def test_derived_values() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.batch import ChunkBatch
+from harness.engine.decoder import make_decoder
+from harness.engine.device import CPU, compute_device, compute_stream, upload
 from harness.engine.kv import make_kv
 from harness.engine.models.loader import load_model
 from harness.engine.scheduler import Chunk, Plan
@@ -42,15 +45,25 @@ class StepResult:
 
 
 class Executor:
-    """Owns model, selector state and KV; knows requests by id from `add` to `remove`."""
+    """Owns model, selector state and KV; knows requests by id from `add` to `remove`.
+
+    On a GPU the host waits once a step: for its tokens, and what else the step counted.
+    """
 
     def __init__(self, config: Config, folder: Path | None):
-        self.kv = make_kv(config)
-        self.selector = make_selector(config, self.kv.num_rows)
-        self.model = load_model(config, folder)
+        self.device = compute_device(config)
+        try:
+            with self._on_stream():
+                self.kv = make_kv(config, self.device)
+                self.selector = make_selector(config, self.kv.state_rows, self.device)
+                self.model = load_model(config, folder, self.device)
+        except torch.OutOfMemoryError as error:
+            raise ValueError("the GPU is too small for the model and engine.device_kv_budget: lower that") from error
+        self._decoder = make_decoder(config, self.model, self.kv, self.selector)
         self._grows = config.engine.admission.grows
         self._requests: dict[int, Generation] = {}
-        self.last_logits: Tensor | None = None  # of the last decode step, [n, vocab]: exactness tests read it
+        self.last_logits: Tensor | None = None
+        """Of the last decode step, [n, vocab], until the next: exactness tests read it."""
 
     def add(self, request_id: int, request: Generation) -> None:
         if request.temperature > 0:
@@ -74,6 +87,13 @@ class Executor:
     @torch.inference_mode()
     def run(self, plan: Plan) -> StepResult:
         """Retract, admit, prefill, then decode, as planned."""
+        with self._on_stream():
+            return self._run(plan)
+
+    def _on_stream(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.device == CPU else torch.cuda.stream(compute_stream())
+
+    def _run(self, plan: Plan) -> StepResult:
         result = StepResult()
         for request_id in plan.retracted:
             self.retract(request_id)
@@ -84,6 +104,8 @@ class Executor:
         begin = time.perf_counter()
         for chunk in plan.prefill:
             self._prefill(chunk, result)
+        if plan.prefill and self.device != CPU:
+            compute_stream().synchronize()  # so that its time is not counted as decode's
         middle = time.perf_counter()
         if plan.decode:
             self._decode(plan.decode, result)
@@ -94,9 +116,9 @@ class Executor:
     def _prefill(self, chunk: Chunk, result: StepResult) -> None:
         request = self._requests[chunk.request_id]
         assert request.row is not None
-        batch = ChunkBatch.of(request.row, chunk.start, chunk.length)
+        batch = ChunkBatch.of(request.row, chunk.start, chunk.length, self.device)
         self.kv.begin_chunk(batch.in_records(self.kv.footprint.tokens_per_record))
-        tokens = torch.tensor(request.tokens[batch.start : batch.end])
+        tokens = upload(request.tokens[batch.start : batch.end], self.device)
         logits = self.model.prefill(tokens, batch, self.kv, self.selector)
         result.prefill_tokens += chunk.length
         request.computed = batch.end
@@ -108,16 +130,13 @@ class Executor:
     def _decode(self, ids: tuple[int, ...], result: StepResult) -> None:
         requests = [self._requests[i] for i in ids]
         rows = [r.row for r in requests if r.row is not None]
-        batch = DecodeBatch.of(rows, [r.computed + 1 for r in requests])
         if self._grows:
             for row, request in zip(rows, requests, strict=True):
                 self.kv.grow(row, self.kv.footprint.num_records(request.computed + 1))
-        self.kv.begin_decode(batch.in_records(self.kv.footprint.tokens_per_record))
-        tokens = torch.tensor([r.tokens[r.computed] for r in requests])
-        logits = self.model.decode(tokens, batch, self.kv, self.selector)
-        self.kv.finish_decode()
+        tokens = [r.tokens[r.computed] for r in requests]
+        logits = self._decoder(tokens, rows, [r.computed + 1 for r in requests])
         self.last_logits = logits
-        greedy = logits.argmax(dim=1).tolist()
+        greedy = self._read(logits.argmax(dim=1))
         for i, request_id in enumerate(ids):
             request = requests[i]
             request.computed += 1
@@ -126,11 +145,19 @@ class Executor:
             token = greedy[i] if request.temperature == 0 else self._sample(request, logits[i])
             self._accept(request_id, token, result)
 
+    def _read(self, tokens: Tensor) -> list[int]:
+        """The tokens; with them, at no cost, what the KV side counted on the device."""
+        if self.kv.totals is None:
+            return tokens.tolist()
+        values = torch.cat((tokens, self.kv.totals)).tolist()
+        self.kv.set_totals(values[len(tokens) :])
+        return values[: len(tokens)]
+
     def _sample(self, request: Generation, logits: Tensor) -> int:
         if request.temperature == 0:
             return int(logits.argmax())
         # in double and below zero, so that no temperature, however small, makes an inf or a NaN
-        logits = logits.double()
+        logits = logits.cpu().double()  # a request's generator is the host's, whatever computes
         probabilities = ((logits - logits.max()) / request.temperature).softmax(dim=0)
         return int(torch.multinomial(probabilities, 1, generator=request.generator))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from harness.engine.footprint import Footprint
 from harness.offline.base import Measures, OfflineError
-from harness.schema import Config
+from harness.schema import Config, Device
 
 if TYPE_CHECKING:
     from hisparse_kernels import bench
@@ -35,7 +35,9 @@ def measure_kernels(config: Config, batch: int) -> Measures:
         context=config.workload.input_len,
         threads=max(1, int(config.platform.num_cpus)),
     )
-    if torch.cuda.is_available():
+    if config.platform.device is Device.cuda:
+        if not torch.cuda.is_available():
+            raise OfflineError("platform.device=cuda needs a GPU and a torch with CUDA: choose platform=cpu")
         return _on_gpu(bench_cuda.measure(setting, config.workload.output_len), setting)
     if hisparse_kernels.backend() == "reference":
         raise OfflineError("no compiled kernels here, so there is nothing to time: install g++ and ninja")

@@ -1,4 +1,4 @@
-"""Operations of the hierarchical KV cache: resolve, replay, append, write-through, staging, gather, attention.
+"""Operations of the hierarchical KV cache: resolve, replay, append, write-through, staging and back, gather, attention.
 
 Compiled for CPU and CUDA from one source where a compiler is at hand, in plain torch (`reference`) elsewhere;
 `backend()` says which, `python -m hisparse_kernels.bench` measures them.
@@ -9,6 +9,7 @@ from hisparse_kernels.ops import (
     append,
     attend,
     gather,
+    load,
     match,
     plan_buffer,
     replay,
@@ -25,6 +26,7 @@ __all__ = [
     "backend",
     "gather",
     "host_records",
+    "load",
     "load_row",
     "match",
     "plan_buffer",

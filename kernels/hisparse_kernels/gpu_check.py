@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,21 @@ def measure() -> dict[str, Any]:
     return {"ok": True, "rows": rows, "left_out": len(settings) - len(rows)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+Checks = dict[str, Callable[[], dict[str, Any]]]
+KERNELS: Checks = {"build": check_build, "graph": check_graph, "suite": check_suite, "bench": measure}
+
+
+def main(title: str = "hisparse_kernels.gpu", checks: Checks = KERNELS, about: str | None = __doc__) -> int:
+    """Run checks, each of which returns what it found with `ok`, and write one file. The exit status."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=CHECKOUT / "build" / "gpu_check.json")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU here: gpu-check needs an NVIDIA GPU and PyTorch with CUDA")
         return 2
     begun = time.perf_counter()
-    found: dict[str, Any] = {"check": "hisparse_kernels.gpu"}
-    for name, check in {"build": check_build, "graph": check_graph, "suite": check_suite, "bench": measure}.items():
+    found: dict[str, Any] = {"check": title}
+    for name, check in checks.items():
         started = time.perf_counter()
         try:
             found[name] = check()
@@ -132,7 +138,7 @@ def main() -> int:
             found[name] = {"ok": False, "error": traceback.format_exc()[-2000:]}
         found[name]["seconds"] = round(time.perf_counter() - started, 1)
         print(f"{name}: {'ok' if found[name]['ok'] else 'FAILED'} in {found[name]['seconds']} s", flush=True)
-    found["ok"] = all(found[name]["ok"] for name in ("build", "graph", "suite", "bench"))
+    found["ok"] = all(found[name]["ok"] for name in checks)
     found["seconds"] = round(time.perf_counter() - begun, 1)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(found, indent=1))

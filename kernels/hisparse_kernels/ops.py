@@ -147,6 +147,21 @@ def stage(records: Tensor, host: Tensor, host_index: Tensor) -> None:
         kernels.module.stage(records, host, host_index, *how)
 
 
+def load(host: Tensor, host_index: Tensor, out: Tensor) -> Tensor:
+    """`reference.load`. On a GPU an index outside the pool leaves its record of `out` as it is instead of raising."""
+    device = out.device
+    check_dims("host", host, 2)
+    check_host(host, host.shape[1], out.dtype, device)
+    count = len(host_index)
+    host_index = check("host_index", host_index, _int64, (count,), device)
+    check_state("out", out, host.dtype, (count, host.shape[1]), device)
+    kernels = kernels_for(device.type)
+    if kernels is None or device.type == "cpu":
+        return reference.load(host, host_index, out)
+    kernels.module.load(host, host_index, out, _stream(device))
+    return out
+
+
 def gather(pool: Tensor, slots: Tensor) -> Tensor:
     """`reference.gather`. On a GPU a slot outside the pool leaves its record unwritten instead of raising."""
     device = pool.device

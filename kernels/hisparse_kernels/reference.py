@@ -243,6 +243,14 @@ def stage(records: Tensor, host: Tensor, host_index: Tensor) -> None:
     host.index_copy_(0, host_index[real], records[real])
 
 
+def load(host: Tensor, host_index: Tensor, out: Tensor) -> Tensor:
+    """Copy host records host_index (int64 [m]) to out [m, W] on the device, and return it: the way back of `stage`.
+
+    Raises IndexError for an index outside the pool.
+    """
+    return torch.index_select(host, 0, host_index, out=out)
+
+
 def _real(index: Tensor, end: int, name: str) -> Tensor:
     outside = (index < -1) | (index >= end)
     if outside.any():

@@ -205,6 +205,8 @@ def test_moves_outside_the_pool_are_an_error(backend):
         hk.stage(made["cache"][0, :2], made["host"], torch.tensor([0, 64]))
     with running(backend), pytest.raises(IndexError):
         hk.gather(made["cache"], torch.tensor([[9]], dtype=torch.int32))
+    with running(backend), pytest.raises(IndexError):
+        hk.load(made["host"], torch.tensor([64]), torch.empty_like(made["host"][:1]))
 
 
 @EVERY_BACKEND
@@ -220,6 +222,18 @@ def test_staging_reaches_the_pool(backend):
         if backend == "cuda":
             torch.cuda.synchronize()
     assert torch.equal(made["host"], expected)
+
+
+@EVERY_BACKEND
+def test_the_pool_is_read_back(backend):
+    made = tensors(backend, 8, [64], record=37)
+    device = made["cache"].device
+    index = torch.randint(0, 64, (50,))  # some twice
+    with running(backend):
+        out = hk.load(made["host"], index.to(device), torch.empty(50, 37, dtype=torch.uint8, device=device))
+        assert torch.equal(out.cpu(), made["host"][index])
+        with pytest.raises(ValueError, match=r"out is torch.uint8 \[49, 37\]"):
+            hk.load(made["host"], index.to(device), out[:49])
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.device import CPU
 from harness.engine.footprint import Footprint, ceil_div, record_width
 from harness.engine.kv.lanes import Lane
 from harness.schema import Config
@@ -30,6 +31,9 @@ class KVCounters:
     misses: int = 0  # of those, fetched from the host pool, on demand or as an anchor's misses replayed
     exposed_io_seconds: float = 0.0  # decode waiting for records
     prefill_io_seconds: float = 0.0  # prefill waiting for records
+    timed: bool = True
+    """False on a GPU, where copies are ordered among the kernels and the host waits for none: the seconds stay 0 and
+    mean nothing. What they cost is the step's time over the oracle's."""
     bytes_moved: dict[Lane, int] = field(default_factory=lambda: dict.fromkeys(Lane, 0))
 
     @property
@@ -47,7 +51,11 @@ class KVSide(ABC):
     Records are [..., W] in the model's dtype. Every method is called from the engine's one thread.
     """
 
-    def __init__(self, config: Config):
+    totals: Tensor | None = None
+    """On a GPU, int64 [t]: what decode steps have counted on the device; `set_totals` takes the values."""
+
+    def __init__(self, config: Config, device: torch.device = CPU):
+        self.device = device
         self.footprint = Footprint(config)
         self.width = record_width(config.model)
         self.dtype = getattr(torch, config.model.dtype.value)
@@ -57,6 +65,7 @@ class KVSide(ABC):
         smallest = self.footprint.request(1).device
         budget = int(config.engine.device_kv_budget)
         self.num_rows = max(1, min(config.engine.max_running_requests, budget // smallest))
+        self.state_rows = self.num_rows + (device != CPU)  # of page tables and selection state: see DecodeBatch
         self.pages_per_row = ceil_div(self.footprint.num_records(config.context_len), self.page_size)
         self._free_rows = list(range(self.num_rows))[::-1]
         self._held_rows: set[int] = set()
@@ -122,6 +131,10 @@ class KVSide(ABC):
 
     def finish_decode(self) -> None:  # noqa: B027 (most systems have nothing to do)
         """The last layer of a decode step has resolved its selection."""
+
+    def set_totals(self, values: list[int]) -> None:
+        """The values of `totals`, which the executor reads with each step's tokens: put them into the counters."""
+        raise AssertionError("this KV side counts as it goes")
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless everything held has one owner and all copies of a record agree.

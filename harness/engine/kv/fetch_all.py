@@ -19,10 +19,11 @@ class FetchAll(Hierarchy):
         newest for as many steps."""
         super().finish_prefill(row, length)
         if length and self.footprint.tokens_per_record > 1:
-            source = self.host.index(torch.tensor(row), torch.tensor(length - 1))
+            source = self._host_index(row, length - 1, length)
 
             def copy() -> None:
-                self.cache[:, row, self.num_slots] = self.host.records[:, source]
+                for cache, host in zip(self.cache, self.host.records, strict=True):
+                    kernels.load(host, source, cache[row, self.num_slots :])
 
             load = self._submit(Lane.load, copy, self.num_layers)
             self.counters.prefill_io_seconds += self._wait(load)

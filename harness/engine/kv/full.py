@@ -7,14 +7,16 @@ import torch
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.device import CPU, upload
 from harness.engine.kv.base import KVSide
 from harness.engine.kv.paged import PagedPool
 from harness.schema import Config
 
 
 class FullKV(KVSide):
-    def __init__(self, config: Config):
-        super().__init__(config)
+    def __init__(self, config: Config, device: torch.device = CPU):
+        super().__init__(config, device)
+        self.counters.timed = device == CPU
         page_bytes = self.page_size * self.num_layers * self.footprint.record_bytes
         num_pages = int(config.engine.device_kv_budget) // page_bytes
         self.pool = PagedPool(
@@ -23,8 +25,9 @@ class FullKV(KVSide):
             self.page_size,
             self.width,
             self.dtype,
-            self.num_rows,
+            self.state_rows,
             self.pages_per_row,
+            device,
         )
 
     def admit(self, positions: int) -> int:
@@ -40,7 +43,8 @@ class FullKV(KVSide):
         self._give_row(row)
 
     def begin_chunk(self, batch: ChunkBatch) -> None:
-        self._prefix = self.pool.index(torch.tensor(batch.row), torch.arange(batch.end))
+        row = upload([batch.row], self.device)
+        self._prefix = self.pool.index(row, torch.arange(batch.end, device=self.device))
         self._own = self._prefix[batch.start :]
 
     def stage(self, layer: int, records: Tensor) -> None:
@@ -55,7 +59,8 @@ class FullKV(KVSide):
     def begin_decode(self, batch: DecodeBatch) -> None:
         # from a position to its record: what to add to it, by page
         table = self.pool.page_table[batch.rows]
-        self._shift = (table - torch.arange(table.shape[1], dtype=torch.int32)) * self.page_size
+        pages = torch.arange(table.shape[1], dtype=torch.int32, device=self.device)
+        self._shift = (table - pages) * self.page_size
         self._newest = torch.where(batch.growing >= 0, self.pool.index(batch.rows, batch.positions), -1)
 
     def append(self, layer: int, records: Tensor) -> None:

@@ -19,8 +19,10 @@ from hisparse_kernels import Plan
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.device import CPU, upload
 from harness.engine.kv.base import KVSide
-from harness.engine.kv.lanes import Lane, Lanes, Transfer
+from harness.engine.kv.cuda_lanes import CudaLanes
+from harness.engine.kv.lanes import AnyLanes, AnyTransfer, Lane, Lanes
 from harness.engine.kv.link import Link
 from harness.engine.kv.paged import PagedPool, empty_records
 from harness.schema import Config
@@ -29,15 +31,15 @@ from harness.schema import Config
 class Unwritten(NamedTuple):
     """One step's new records on their way to the host pool."""
 
-    transfer: Transfer
+    transfer: AnyTransfer
     host_index: Tensor  # int64 [n], -1: none
 
 
 class Hierarchy(KVSide):
     """Host pool, and per row and layer a device cache of B slots and one for the newest position."""
 
-    def __init__(self, config: Config):
-        super().__init__(config)
+    def __init__(self, config: Config, device: torch.device = CPU):
+        super().__init__(config, device)
         page_bytes = self.page_size * self.num_layers * self.footprint.record_bytes
         num_pages = int(config.engine.host_kv_budget) // page_bytes
         self.host = PagedPool(
@@ -46,14 +48,18 @@ class Hierarchy(KVSide):
             self.page_size,
             self.width,
             self.dtype,
-            self.num_rows,
+            self.state_rows,
             self.pages_per_row,
+            device,
+            in_host=True,
         )
         self.num_slots = self.footprint.cache_slots
-        self.cache = empty_records(self.num_layers, self.num_rows, self.num_slots + 1, self.width, dtype=self.dtype)
-        self.lanes = Lanes(Link(config.platform.link))
-        self._workspace = torch.empty(self.footprint.num_records(config.context_len), self.width, dtype=self.dtype)
-        self._staged: dict[int, list[list[Transfer]]] = {}  # by row in prefill, then by layer
+        shape = self.num_layers, self.num_rows, self.num_slots + 1, self.width
+        self.cache = empty_records(*shape, dtype=self.dtype, device=device)
+        self.lanes: AnyLanes = Lanes(Link(config.platform.link)) if device == CPU else CudaLanes()
+        positions = self.footprint.num_records(config.context_len)
+        self._workspace = torch.empty(positions, self.width, dtype=self.dtype, device=device)
+        self._staged: dict[int, list[list[AnyTransfer]]] = {}  # by row in prefill, then by layer
         self._fresh: list[Tensor] = []  # this step's new records, by layer
         self._unwritten: deque[Unwritten] = deque()
 
@@ -78,7 +84,7 @@ class Hierarchy(KVSide):
 
     def begin_chunk(self, batch: ChunkBatch) -> None:
         self._chunk = batch
-        self._prefix = self.host.index(torch.tensor(batch.row), torch.arange(batch.end))
+        self._prefix = self._host_index(batch.row, 0, batch.end)
 
     def stage(self, layer: int, records: Tensor) -> None:
         row, start, end = self._chunk.row, self._chunk.start, self._chunk.end
@@ -93,7 +99,7 @@ class Hierarchy(KVSide):
             pool, index, place = self.host.records[layer], self._prefix[:start], self._workspace[:start]
             for staged in self._staged[row][layer][:-1]:
                 staged.settle()  # what was staged before arrives before: the link keeps its order
-            load = self._submit(Lane.load, lambda: torch.index_select(pool, 0, index, out=place), start)
+            load = self._submit(Lane.load, partial(kernels.load, pool, index, place), start)
             self.counters.prefill_io_seconds += self._wait(load)
         return self._workspace[:end]
 
@@ -104,7 +110,6 @@ class Hierarchy(KVSide):
     def begin_decode(self, batch: DecodeBatch) -> None:
         self._batch = batch
         self._newest = torch.where(batch.growing >= 0, self.host.index(batch.rows, batch.positions), -1)
-        self._grown = int((batch.growing >= 0).sum())
         self._newest_slots = torch.where(
             batch.growing >= 0, batch.rows * (self.num_slots + 1) + self.num_slots, -1
         )  # flat, where each new record goes on the device
@@ -124,7 +129,7 @@ class Hierarchy(KVSide):
                 kernels.stage(torch.cat(fresh), pool.view(-1, self.width), everywhere)
 
             self._fresh = []
-            transfer = self._submit(Lane.write_through, copy, self.num_layers * self._grown)
+            transfer = self._submit(Lane.write_through, copy, self.num_layers * int((index >= 0).sum()))
             self._unwritten.append(Unwritten(transfer, index))
             self._forget_written()
 
@@ -141,6 +146,8 @@ class Hierarchy(KVSide):
     def check_integrity(self) -> None:
         super().check_integrity()
         self._settle_all()
+        if isinstance(self.lanes, CudaLanes):
+            self.lanes.synchronize()
         self.host.check_integrity(self._held_rows)
         assert set(self._staged) <= self._held_rows, "staging of a row that nobody holds"
 
@@ -149,7 +156,12 @@ class Hierarchy(KVSide):
         self.host.check_idle()
         assert not self._staged, f"rows {sorted(self._staged)} are still being staged"
 
-    def _fetch(self, lane: Lane, layer: int, plan: Plan) -> Transfer:
+    def _host_index(self, row: int, start: int, end: int) -> Tensor:
+        """Host records int64 [end - start] of a row's positions, on the device."""
+        positions = torch.arange(start, end, device=self.device)
+        return self.host.index(upload([row], self.device), positions)
+
+    def _fetch(self, lane: Lane, layer: int, plan: Plan) -> AnyTransfer:
         """Submit the copies of a plan's misses into a layer's cache."""
         pool, table = self.host.records[layer], self.host.page_table
         copy = partial(kernels.replay, plan, self.cache[layer], pool, table, self.page_size)
@@ -177,12 +189,12 @@ class Hierarchy(KVSide):
                 for transfer in transfers:
                     transfer.settle()
 
-    def _submit(self, lane: Lane, copy: Callable[[], object], records: int) -> Transfer:
+    def _submit(self, lane: Lane, copy: Callable[[], object], records: int) -> AnyTransfer:
         num_bytes = records * self.footprint.record_bytes
         self.counters.bytes_moved[lane] += num_bytes
         return self.lanes.submit(lane, copy, num_bytes)
 
-    def _wait(self, *transfers: Transfer) -> float:
+    def _wait(self, *transfers: AnyTransfer) -> float:
         """Wait for transfers in this order; the seconds it took."""
         begin = time.perf_counter()
         for transfer in transfers:

@@ -9,6 +9,7 @@ from hisparse_kernels import Plan
 from torch import Tensor
 
 from harness.engine.batch import DecodeBatch
+from harness.engine.device import CPU
 from harness.engine.kv.hierarchy import Hierarchy
 from harness.engine.kv.lanes import Lane
 from harness.engine.kv.sharing import slot_owners
@@ -18,19 +19,19 @@ from harness.schema import ColdStart, Config, OffloadSystem
 class HiSparse(Hierarchy):
     """Slot state is kept once for all layers that follow the same one (`owners`): here, each for itself."""
 
-    def __init__(self, config: Config):
-        super().__init__(config)
+    def __init__(self, config: Config, device: torch.device = CPU):
+        super().__init__(config, device)
         self.owners = slot_owners(config)
         kept = sorted(set(self.owners))
         self._state = [kept.index(owner) for owner in self.owners]  # layer -> its index in the slot state
         shape = (len(kept), self.num_rows, self.num_slots)
-        self.slot_positions = torch.empty(shape, dtype=torch.int32)  # written by load_row at admission
-        self.lru_order = torch.empty(shape, dtype=torch.int32)
+        self.slot_positions = torch.empty(shape, dtype=torch.int32, device=device)  # written by load_row at admission
+        self.lru_order = torch.empty(shape, dtype=torch.int32, device=device)
         self._layers = [(self.slot_positions[state], self.lru_order[state]) for state in self._state]  # views
         self._moves_bytes = config.offload.system is not OffloadSystem.no_io_oracle
         self._starts_empty = config.offload.cold_start is ColdStart.empty
         self._looked_up: list[tuple[int, Tensor]] = []  # of this step: (layers that use it, selection [n, k])
-        self._lengths = torch.zeros(self.num_rows, dtype=torch.int32)  # of decoding rows; 0 before
+        self._lengths = torch.zeros(self.state_rows, dtype=torch.int32, device=device)  # of decoding rows; 0 before
 
     def admit(self, positions: int) -> int:
         row = super().admit(positions)
@@ -45,9 +46,10 @@ class HiSparse(Hierarchy):
         super().finish_prefill(row, length)
         length = max(1, length)
         resident = 0 if self._starts_empty else min(length - 1, self.num_slots)
-        source = self.host.index(torch.tensor(row), torch.arange(length - 1 - resident, length))
+        source = self._host_index(row, length - 1 - resident, length)
 
         def copy() -> None:
+            records = torch.empty(resident + 1, self.width, dtype=self.dtype, device=self.device)
             for layer, state in enumerate(self._state):
                 kernels.load_row(
                     row,
@@ -55,7 +57,7 @@ class HiSparse(Hierarchy):
                     self.slot_positions[state],
                     self.lru_order[state],
                     self.cache[layer],
-                    self.host.records[layer][source],
+                    kernels.load(self.host.records[layer], source, records),
                 )
 
         load = self._submit(Lane.load, copy, (resident + 1) * self.num_layers)
@@ -92,7 +94,7 @@ class HiSparse(Hierarchy):
             for layer, state in enumerate(self._state):
                 where = f"row {row}, layer {layer}"
                 order, held = self.lru_order[state, row], self.slot_positions[state, row]
-                assert order.sort().values.equal(torch.arange(self.num_slots, dtype=torch.int32)), where
+                assert order.sort().values.tolist() == list(range(self.num_slots)), where
                 self._check_records(row, layer, held, where)
 
     def _check_records(self, row: int, layer: int, held: Tensor, where: str) -> None:
@@ -103,12 +105,11 @@ class HiSparse(Hierarchy):
         assert len(positions.unique()) == len(positions), f"{where}: a position sits in two slots"
         assert not len(positions) or int(positions.max()) < newest, f"{where}: a slot holds what is not there yet"
         if self._moves_bytes:
-            slots, positions = (
-                torch.cat((slots, torch.tensor([self.num_slots]))),
-                torch.cat((positions, torch.tensor([newest]))),
-            )
-            source = self.host.index(torch.tensor(row), positions)
-            here, there = self.cache[layer, row, slots], self.host.records[layer][source]
+            slots = torch.cat((slots.cpu(), torch.tensor([self.num_slots])))
+            positions = torch.cat((positions.cpu(), torch.tensor([newest])))
+            source = self.host.index(torch.tensor([row], device=self.device), positions.to(self.device))
+            here = self.cache[layer, row, slots.to(self.device)].cpu()
+            there = self.host.records[layer][source.cpu()]
             wrong = (here.view(torch.uint8) != there.view(torch.uint8)).any(dim=1)
             assert not wrong.any(), f"{where}: positions {positions[wrong].tolist()} differ from the host's"
 

@@ -1,7 +1,7 @@
 """Lanes: record copies beside the computation, and how one waits for them (HiSparse, sections 3.3 and 3.5).
 
 `submit` hands over a copy, `wait` returns when its bytes have arrived; between the two, a copy may happen at any
-moment and in any order. The lanes of a CPU are a worker thread; CUDA streams and events fit the same two calls.
+moment and in any order. The lanes of a CPU are a worker thread, those of a GPU streams (`cuda_lanes`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable
 from enum import Enum
+from typing import Any, Protocol
 
 import torch
 
@@ -68,6 +69,26 @@ class Transfer:
     @property
     def is_made(self) -> bool:
         return not self._made.locked()
+
+
+class AnyTransfer(Protocol):
+    """A submitted copy, of whichever lanes."""
+
+    def settle(self) -> None:
+        """Have the copy made, or what is computed from now on come after it, whatever the link says."""
+
+    @property
+    def is_made(self) -> bool: ...
+
+
+class AnyLanes(Protocol):
+    """What KV sides need of lanes; a transfer is given back to those that it came from."""
+
+    def submit(self, lane: Lane, copy: Callable[[], object], num_bytes: int) -> AnyTransfer: ...
+
+    def wait(self, transfer: Any) -> None: ...
+
+    def arrived(self, transfer: Any) -> bool: ...
 
 
 class Lanes:

@@ -6,16 +6,17 @@ import hisparse_kernels as kernels
 import torch
 from torch import Tensor
 
+from harness.engine.device import CPU, pin, upload
 from harness.engine.footprint import ceil_div
 
 
-def empty_records(*shape: int, dtype: torch.dtype) -> Tensor:
+def empty_records(*shape: int, dtype: torch.dtype, device: torch.device = CPU) -> Tensor:
     """Memory for records [L, ..., W], of which each layer's first is zero.
 
     `gather` reads that one for a -1 slot. Attention gives it the weight 0, which only takes it out of the sum
     if it is a finite number, and memory never written may hold a NaN.
     """
-    records = torch.empty(shape, dtype=dtype)
+    records = torch.empty(shape, dtype=dtype, device=device)
     records.view(shape[0], -1, shape[-1])[:, 0] = 0
     return records
 
@@ -23,7 +24,9 @@ def empty_records(*shape: int, dtype: torch.dtype) -> Tensor:
 class PagedPool:
     """Records [L, num_pages * page_size, W]; position p of a row is record `index(row, p)` in every layer.
 
-    Memory is committed by the operating system as pages are first written, not at construction.
+    The page table lies on `device`, the records too, or with `in_host` in host memory. The operating system commits
+    that as pages are first written, not at construction; for a GPU, which reads and writes it, it is pinned, which
+    commits all of it.
     """
 
     def __init__(
@@ -35,10 +38,16 @@ class PagedPool:
         dtype: torch.dtype,
         rows: int,
         per_row: int,
+        device: torch.device = CPU,
+        *,
+        in_host: bool = False,
     ):
-        self.records = empty_records(num_layers, num_pages * page_size, width, dtype=dtype)
+        place = CPU if in_host else device
+        self.records = empty_records(num_layers, num_pages * page_size, width, dtype=dtype, device=place)
+        if place != device:
+            pin(self.records)
         self.page_size = page_size
-        self.page_table = torch.zeros(rows, per_row, dtype=torch.int32)
+        self.page_table = torch.zeros(rows, per_row, dtype=torch.int32, device=device)
         self._num_pages = num_pages
         self._free = list(range(num_pages))[::-1]
         self._held: dict[int, list[int]] = {}
@@ -57,7 +66,7 @@ class PagedPool:
             return
         assert need - has <= len(self._free), f"pool of {self._num_pages} pages ran out"
         held += [self._free.pop() for _ in range(need - has)]
-        self.page_table[row, has:need] = torch.tensor(held[has:], dtype=torch.int32)
+        self.page_table[row, has:need] = upload(held[has:], self.page_table.device, torch.int32)
 
     def free(self, row: int) -> None:
         self._free += self._held.pop(row)

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from harness.engine.batch import DecodeBatch
+from harness.engine.device import CPU
 from harness.engine.kv.hisparse import HiSparse
-from harness.engine.kv.lanes import Lane, Transfer
+from harness.engine.kv.lanes import AnyTransfer, Lane
+from harness.engine.kv.sharing import followers
 from harness.schema import Config
 
 
@@ -21,13 +23,11 @@ class ExactPrefetch(HiSparse):
     anchor's slots, waits for its own transfer and resolves nothing. A model that shares no selections has only
     anchors, and runs as `HiSparse` does. With the oracle nothing is moved."""
 
-    def __init__(self, config: Config):
-        super().__init__(config)
-        self._shared = {
-            anchor: [at for at in range(self.num_layers) if self._follows(at, anchor)] for anchor in self.owners
-        }
+    def __init__(self, config: Config, device: torch.device = CPU):
+        super().__init__(config, device)
+        self._shared = followers(self.owners)
         self._slots: dict[int, Tensor] = {}  # by anchor, of this step
-        self._ahead: dict[int, Transfer] = {}  # by shared layer, of this step
+        self._ahead: dict[int, AnyTransfer] = {}  # by shared layer, of this step
         self._moved: dict[int, tuple[Tensor, Tensor]] = {}  # by anchor: (rows, slot the last newest record moved to)
 
     def begin_decode(self, batch: DecodeBatch) -> None:
@@ -71,17 +71,14 @@ class ExactPrefetch(HiSparse):
             cache[rows, slots] = cache[rows, self.num_slots]
         kernels.stage(records, cache.view(-1, self.width), self._newest_slots)
 
-    def _follows(self, layer: int, anchor: int) -> bool:
-        return self.owners[layer] == anchor != layer
-
 
 class SpeculativePrefetch(HiSparse):
     """After each layer the next one's cache fetches what this one selected. A wrong hint costs a transfer and a slot,
     never correctness: the next layer resolves its own selection, once what was hinted has arrived."""
 
-    def __init__(self, config: Config):
-        super().__init__(config)
-        self._ahead: Transfer | None = None  # of the layer that comes next
+    def __init__(self, config: Config, device: torch.device = CPU):
+        super().__init__(config, device)
+        self._ahead: AnyTransfer | None = None  # of the layer that comes next
 
     def begin_decode(self, batch: DecodeBatch) -> None:
         super().begin_decode(batch)
@@ -98,7 +95,7 @@ class SpeculativePrefetch(HiSparse):
         self._resolved(layer)
         return slots
 
-    def _hint(self, layer: int, selection: Tensor) -> Transfer | None:
+    def _hint(self, layer: int, selection: Tensor) -> AnyTransfer | None:
         """Fetch into a later layer's cache what it lacks of a selection; None where it lacks nothing."""
         _, plan = kernels.match(
             selection,

@@ -14,6 +14,11 @@ def slot_owners(config: Config) -> list[int]:
     return list(range(len(model.managed_layers)))
 
 
+def followers(owners: list[int]) -> dict[int, list[int]]:
+    """For each layer with a slot state of its own, the layers that use it beside that one."""
+    return {owner: [at for at, of in enumerate(owners) if of == owner != at] for owner in owners}
+
+
 def shares_selections(config: Config) -> bool:
     """Whether some layer attends to what another has selected."""
     model = config.model

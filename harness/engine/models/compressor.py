@@ -40,7 +40,7 @@ class Compressor:
         first, last = batch.start // self.tokens, batch.end // self.tokens
         begin = max(0, first - self._series + 1) * self.tokens
         recent = self._recent[batch.row]
-        before = torch.arange(begin, batch.start) % len(recent)
+        before = torch.arange(begin, batch.start, device=x.device) % len(recent)
         own = self._inputs(x)
         inputs = torch.cat((recent[before], own))
         kept = min(len(own), len(recent))
@@ -48,7 +48,7 @@ class Compressor:
         whole = inputs[: last * self.tokens - begin].view(-1, self.tokens, inputs.shape[1])
         if self._series == 2 and first == 0:
             whole = torch.cat((self._nothing(1, whole), whole))
-        return self._pool(whole, torch.arange(first, last) * self.tokens)
+        return self._pool(whole, torch.arange(first, last, device=x.device) * self.tokens)
 
     def append(self, batch: DecodeBatch, x: Tensor) -> tuple[Tensor, Tensor]:
         """Members int64 [g] of the batch whose newest token completes an entry, and those entries [g, d]."""
@@ -56,7 +56,8 @@ class Compressor:
         self._recent[batch.rows, batch.positions % size] = self._inputs(x)
         done = (batch.seq_lens % self.tokens == 0).nonzero().squeeze(1)
         end = batch.seq_lens[done].long().unsqueeze(1)
-        places = end - size + torch.arange(size)  # positions of the last windows, below 0 before the first
+        # positions of the last windows, below 0 before the first
+        places = end - size + torch.arange(size, device=x.device)
         inputs = self._recent[batch.rows[done].unsqueeze(1), places % size]
         windows = inputs.view(len(done) * self._series, self.tokens, inputs.shape[2])
         absent = (places < 0)[:, :: self.tokens].flatten()
@@ -68,7 +69,7 @@ class Compressor:
 
     def _nothing(self, count: int, like: Tensor) -> Tensor:
         """Windows before the first: gates of -inf, so that they weigh nothing."""
-        made = torch.zeros(count, self.tokens, like.shape[2], dtype=like.dtype)
+        made = like.new_zeros(count, self.tokens, like.shape[2])
         made[:, :, like.shape[2] // 2 :] = -torch.inf
         return made
 

@@ -79,9 +79,10 @@ class CSAModel(Model):
         self.index_heads, self.index_dim = model.index_num_heads, model.index_head_dim
         self.scale = self.dim**-0.5
         self.managed = {layer: i for i, layer in enumerate(model.managed_layers)}
-        rope, longest, dtype = model.qk_rope_head_dim, config.context_len, weights.embed.dtype
-        self.rotary = Rotary(rope, longest, model.rope_theta, dtype)
-        self.compress_rotary = Rotary(rope, longest, model.compress_rope_theta, dtype)
+        rope, longest = model.qk_rope_head_dim, config.context_len
+        place = weights.embed.dtype, weights.embed.device
+        self.rotary = Rotary(rope, longest, model.rope_theta, *place)
+        self.compress_rotary = Rotary(rope, longest, model.compress_rope_theta, *place)
         self._compressors: dict[int, Compressor] = {}
         self._index_compressors: dict[int, Compressor] = {}
         self._resident: Resident | None = None
@@ -154,14 +155,15 @@ class CSAModel(Model):
         tokens = self._compressors[layer].tokens
         first, last = batch.start // tokens, batch.end // tokens
         store[batch.row, first:last] = entries
-        return store[batch.row, :last], torch.arange(last) < ((batch.positions + 1) // tokens).unsqueeze(1)
+        places = torch.arange(last, device=store.device)
+        return store[batch.row, :last], places < ((batch.positions + 1) // tokens).unsqueeze(1)
 
     def _grown_entries(self, store: Tensor, layer: int, batch: DecodeBatch, normed: Tensor) -> tuple[Tensor, Tensor]:
         compressor = self._compressors[layer]
         done, entries = compressor.append(batch, normed)
         store[batch.rows[done], batch.positions[done] // compressor.tokens] = entries
         last = batch.max_len // compressor.tokens
-        valid = torch.arange(last) < (batch.seq_lens // compressor.tokens).unsqueeze(1)
+        valid = torch.arange(last, device=store.device) < (batch.seq_lens // compressor.tokens).unsqueeze(1)
         return store[batch.rows, :last].masked_fill(~valid.unsqueeze(2), 0), valid
 
     def _bind(self, selector: Selector) -> Resident:
@@ -215,4 +217,4 @@ class CSAModel(Model):
 
 def _spread(some: Tensor, members: Tensor, count: int) -> Tensor:
     """Rows `some` [g, w] at their batch members int64 [g], zeros elsewhere: [count, w]."""
-    return torch.zeros(count, some.shape[1], dtype=some.dtype).index_copy_(0, members, some)
+    return some.new_zeros(count, some.shape[1]).index_copy_(0, members, some)

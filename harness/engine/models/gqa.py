@@ -55,10 +55,10 @@ class GQAModel(Model):
         self.eps = config.rms_norm_eps
         self.scale = self.head_dim**-0.5
         self.layout = RecordLayout(self.kv_heads, self.kv_heads * self.head_dim, self.head_dim)
-        self.rotary = Rotary(self.head_dim, context_len, config.rope_theta, weights.embed.dtype)
+        self.rotary = Rotary(self.head_dim, context_len, config.rope_theta, weights.embed.dtype, weights.embed.device)
 
     def prefill(self, tokens: Tensor, batch: ChunkBatch, kv: KVSide, selector: Selector) -> Tensor:
-        causal = chunk_mask(batch.start, batch.end)
+        causal = chunk_mask(batch.positions, batch.end)
         x, rotate = self.weights.embed[tokens], self.rotary.at(batch.positions)
         for layer, w in enumerate(self.weights.layers):
             q, k, v = self._project(x, w, rotate)

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from harness.engine.device import CPU
+
 INVARIANT_ROWS = 16  # measured on x86 with MKL and one thread: fewer rows take other code paths
 
 
@@ -30,11 +32,11 @@ AttendSlots = Callable[[Tensor, Tensor, Tensor, RecordLayout, float], Tensor]  #
 class Rotary:
     """Rotary position embedding on the last dimension, halves rotated against each other (Llama's form)."""
 
-    def __init__(self, dim: int, max_positions: int, theta: float, dtype: torch.dtype):
+    def __init__(self, dim: int, max_positions: int, theta: float, dtype: torch.dtype, device: torch.device = CPU):
         inverse = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
         angles = torch.outer(torch.arange(max_positions, dtype=torch.float32), inverse)
         angles = torch.cat((angles, angles), dim=1)
-        self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        self.cos, self.sin = angles.cos().to(dtype).to(device), angles.sin().to(dtype).to(device)
 
     def at(self, positions: Tensor) -> Rotation:
         """The rotation of a batch's positions (int64 [m]), looked up once for all layers."""
@@ -94,9 +96,9 @@ class Linear:
         return self(F.silu(gate) * up, down)
 
 
-def chunk_mask(start: int, end: int) -> Tensor:
-    """Causal mask of a prefill chunk, bool [end - start, end]."""
-    return torch.arange(end) <= torch.arange(start, end).unsqueeze(1)
+def chunk_mask(positions: Tensor, end: int) -> Tensor:
+    """Causal mask of a prefill chunk at those positions, bool [end - start, end]."""
+    return torch.arange(end, device=positions.device) <= positions.unsqueeze(1)
 
 
 def attend_chunk(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float) -> Tensor:
@@ -128,7 +130,7 @@ def attend_slots_one_by_one(q: Tensor, pool: Tensor, slots: Tensor, layout: Reco
 
     Each request attends over its own width, up to its last valid slot.
     """
-    places = torch.arange(1, slots.shape[1] + 1)
+    places = torch.arange(1, slots.shape[1] + 1, device=slots.device)
     widths = torch.where(slots >= 0, places, 0).amax(dim=1).tolist()
     rows = [attend_slots(q[i : i + 1], pool, slots[i : i + 1, :w], layout, scale) for i, w in enumerate(widths)]
     return torch.cat(rows)
@@ -155,7 +157,8 @@ def attend_with_sinks(q: Tensor, kv: Tensor, valid: Tensor, sinks: Tensor, scale
 
 def attend_with_sinks_one_by_one(q: Tensor, kv: Tensor, valid: Tensor, sinks: Tensor, scale: float) -> Tensor:
     """As `attend_with_sinks` with kv [n, S, d], each request over its own width: batch-invariant."""
-    widths = torch.where(valid, torch.arange(1, valid.shape[1] + 1), 0).amax(dim=1).tolist()
+    places = torch.arange(1, valid.shape[1] + 1, device=valid.device)
+    widths = torch.where(valid, places, 0).amax(dim=1).tolist()
     parts = [
         attend_with_sinks(q[i : i + 1], kv[i : i + 1, :w], valid[i : i + 1, :w], sinks, scale)
         for i, w in enumerate(widths)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+from harness.engine.device import CPU, weights_to
 from harness.engine.models.base import Model
 from harness.engine.models.checkpoint import gqa_from_folder, mla_from_folder
 from harness.engine.models.csa import CSAModel
@@ -16,8 +19,8 @@ from harness.schema import Config, Family
 from harness.weights import check_same_model
 
 
-def load_model(config: Config, folder: Path | None) -> Model:
-    """The cell's model; `folder` holds its weights (None: random).
+def load_model(config: Config, folder: Path | None, device: torch.device = CPU) -> Model:
+    """The cell's model on a device; `folder` holds its weights (None: random).
 
     Raises ValueError when the folder is incomplete or holds another model than the config describes.
     """
@@ -29,9 +32,9 @@ def load_model(config: Config, folder: Path | None) -> Model:
         check_same_model(model, folder)
     if model.family is Family.csa:
         assert folder is None, "check_same_model knows no model type of this family"
-        return CSAModel(config, random_csa(model), linear)
+        return CSAModel(config, weights_to(random_csa(model), device), linear)
     if model.family is Family.mla:
         mla = random_mla(model) if folder is None else mla_from_folder(model, folder)
-        return MLAModel(config, mla, linear, attend)
+        return MLAModel(config, weights_to(mla, device), linear, attend)
     gqa = random_gqa(model) if folder is None else gqa_from_folder(model, folder)
-    return GQAModel(model, gqa, config.context_len, linear, attend)
+    return GQAModel(model, weights_to(gqa, device), config.context_len, linear, attend)

@@ -88,12 +88,12 @@ class MLAModel(Model):
         self.layout = RecordLayout(1, 0, self.rank)
         self.eps = model.rms_norm_eps
         self.scale = (self.nope + self.rope) ** -0.5
-        dtype = weights.embed.dtype
-        self.rotary = Rotary(self.rope, config.context_len, model.rope_theta, dtype)
-        self.index_rotary = Rotary(self.index_rope, config.context_len, model.rope_theta, dtype)
+        place = weights.embed.dtype, weights.embed.device
+        self.rotary = Rotary(self.rope, config.context_len, model.rope_theta, *place)
+        self.index_rotary = Rotary(self.index_rope, config.context_len, model.rope_theta, *place)
 
     def prefill(self, tokens: Tensor, batch: ChunkBatch, kv: KVSide, selector: Selector) -> Tensor:
-        mask = causal = chunk_mask(batch.start, batch.end)
+        mask = causal = chunk_mask(batch.positions, batch.end)
         x, rotate = self.weights.embed[tokens], self.rotary.at(batch.positions)
         rotate_index = self.index_rotary.at(batch.positions)
         for layer, w in enumerate(self.weights.layers):

@@ -61,7 +61,7 @@ class FeedForward:
         if self._groups > 1:
             grouped = ranked.view(len(x), self._groups, -1)
             best = grouped.topk(2, dim=2).values.sum(2).topk(self._groups_taken, dim=1).indices
-            taken = torch.zeros(grouped.shape[:2], dtype=torch.bool).scatter_(1, best, True)
+            taken = torch.zeros(grouped.shape[:2], dtype=torch.bool, device=x.device).scatter_(1, best, True)
             ranked = grouped.masked_fill(~taken.unsqueeze(2), -torch.inf).flatten(1)
         chosen = ranked.topk(self._count, dim=1).indices
         share = scores.gather(1, chosen)

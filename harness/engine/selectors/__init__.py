@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 from harness.schema import Config, SelectorKind
 
 if TYPE_CHECKING:
+    import torch
+
     from harness.engine.selectors.base import Selector
 
 
-def make_selector(config: Config, num_rows: int) -> Selector:
-    """The selector of `selector.kind` with state for that many rows; imports torch."""
+def make_selector(config: Config, num_rows: int, device: torch.device | None = None) -> Selector:
+    """The selector of `selector.kind` with state for that many rows on a device (None: the CPU); imports torch."""
+    from harness.engine.device import CPU
     from harness.engine.selectors.dense import Dense
     from harness.engine.selectors.dsa import DSA
     from harness.engine.selectors.exact_topk import ExactTopK
@@ -22,12 +25,13 @@ def make_selector(config: Config, num_rows: int) -> Selector:
     from harness.engine.selectors.recording import Recording
     from harness.engine.selectors.window import Window
 
+    device = device or CPU
     makers: dict[SelectorKind, Callable[[], Selector]] = {
         SelectorKind.dense: Dense,
-        SelectorKind.dsa: lambda: DSA(config, num_rows),
-        SelectorKind.nsa: lambda: NSA(config, num_rows),
-        SelectorKind.quest: lambda: Quest(config, num_rows),
-        SelectorKind.exact_topk: lambda: ExactTopK(config, num_rows),
+        SelectorKind.dsa: lambda: DSA(config, num_rows, device),
+        SelectorKind.nsa: lambda: NSA(config, num_rows, device),
+        SelectorKind.quest: lambda: Quest(config, num_rows, device),
+        SelectorKind.exact_topk: lambda: ExactTopK(config, num_rows, device),
         SelectorKind.window: lambda: Window(config),
     }
     selector = makers[config.selector.kind]()

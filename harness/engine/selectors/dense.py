@@ -20,5 +20,5 @@ class Dense(Selector):
         return None
 
     def select(self, layer: int, batch: DecodeBatch, query: tuple[Tensor, ...]) -> Tensor:
-        positions = torch.arange(batch.max_len, dtype=torch.int32).expand(len(batch.rows), -1)
+        positions = torch.arange(batch.max_len, dtype=torch.int32, device=batch.rows.device).expand(len(batch.rows), -1)
         return positions.masked_fill(batch.beyond, -1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.device import CPU
 from harness.engine.selection_bytes import attention_key_shape
 from harness.engine.selectors.base import Selector
 from harness.schema import Config, Family
@@ -20,7 +21,7 @@ from harness.schema import Config, Family
 class ExactTopK(Selector):
     """State: every key, per row and layer."""
 
-    def __init__(self, config: Config, num_rows: int):
+    def __init__(self, config: Config, num_rows: int, device: torch.device = CPU):
         model = config.model
         assert config.selector.top_k is not None
         self.top_k = config.selector.top_k
@@ -33,7 +34,7 @@ class ExactTopK(Selector):
             query_width = model.qk_nope_head_dim + model.qk_rope_head_dim
         self.scale = query_width**-0.5
         shape = (model.num_layers, num_rows, self.kv_heads, config.context_len, width)
-        self.keys = torch.empty(shape, dtype=getattr(torch, model.dtype.value))
+        self.keys = torch.empty(shape, dtype=getattr(torch, model.dtype.value), device=device)
         self.state = (self.keys,)
 
     def extend(self, layer: int, batch: ChunkBatch, keys: Tensor) -> None:

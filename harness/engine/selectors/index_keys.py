@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.device import CPU
 from harness.schema import ModelConfig
 
 
@@ -15,11 +16,11 @@ class IndexKeys:
     Batches count what a key stands for.
     """
 
-    def __init__(self, model: ModelConfig, layers: int, rows: int, positions: int):
+    def __init__(self, model: ModelConfig, layers: int, rows: int, positions: int, device: torch.device = CPU):
         assert model.index_head_dim is not None
         dtype = getattr(torch, (model.index_dtype or model.dtype).value)
         self._computed = getattr(torch, model.dtype.value)
-        self.stored = torch.empty(layers, rows, positions, model.index_head_dim, dtype=dtype)
+        self.stored = torch.empty(layers, rows, positions, model.index_head_dim, dtype=dtype, device=device)
 
     def extend(self, layer: int, batch: ChunkBatch, keys: Tensor) -> None:
         self.stored[layer, batch.row, batch.start : batch.end] = keys.to(self.stored.dtype)
@@ -27,7 +28,7 @@ class IndexKeys:
     def append(self, layer: int, batch: DecodeBatch, keys: Tensor) -> None:
         """keys [n, i]; those of rows that do not grow are left out."""
         keys = keys.to(self.stored.dtype)
-        if batch.growing is batch.rows:  # counted in tokens, every row grows
+        if batch.all_grow:
             self.stored[layer, batch.rows, batch.positions] = keys
         else:
             grows = batch.growing >= 0
@@ -37,7 +38,7 @@ class IndexKeys:
         """Which of a row's first S keys each of T queries selects: bool [T, S], given those it may see."""
         queries, weights = query
         keys = self.stored[layer, row, : visible.shape[1]].to(self._computed)
-        scores = torch.zeros(visible.shape, dtype=keys.dtype)
+        scores = keys.new_zeros(visible.shape)
         for head in range(queries.shape[1]):  # one head at a time: [T, S] is the largest array held
             scores += weights[:, head : head + 1] * (queries[:, head] @ keys.T).relu_()
         scores.masked_fill_(~visible, -torch.inf)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.device import CPU
 from harness.engine.selectors.base import Selector
 from harness.engine.selectors.index_keys import IndexKeys
 from harness.engine.selectors.resident import Resident
@@ -24,13 +25,14 @@ class NSA(Selector):
 
     reads_index = True
 
-    def __init__(self, config: Config, num_rows: int):
+    def __init__(self, config: Config, num_rows: int, device: torch.device = CPU):
         model = config.model
         assert config.selector.top_k is not None
         assert model.record_tokens is not None
         self.top_k, self.tokens = config.selector.top_k, model.record_tokens
-        self.keys = IndexKeys(model, len(model.managed_layers), num_rows, config.context_len // self.tokens)
-        self.resident = Resident(config, num_rows)
+        entries = config.context_len // self.tokens
+        self.keys = IndexKeys(model, len(model.managed_layers), num_rows, entries, device)
+        self.resident = Resident(config, num_rows, device)
         self.state = (self.keys.stored, *self.resident.state)
         self._step: DecodeBatch | None = None
         self._entries: DecodeBatch | None = None
@@ -45,7 +47,8 @@ class NSA(Selector):
 
     def prefill_mask(self, layer: int, batch: ChunkBatch, query: tuple[Tensor, ...]) -> Tensor:
         """bool [T, end // tokens]: the entries that each query attends to."""
-        visible = torch.arange(batch.end // self.tokens) < ((batch.positions + 1) // self.tokens).unsqueeze(1)
+        entries = torch.arange(batch.end // self.tokens, device=batch.positions.device)
+        visible = entries < ((batch.positions + 1) // self.tokens).unsqueeze(1)
         if visible.shape[1] <= self.top_k:
             return visible
         return self.keys.prefill_mask(layer, batch.row, query, visible, self.top_k)
@@ -53,7 +56,7 @@ class NSA(Selector):
     def select(self, layer: int, batch: DecodeBatch, query: tuple[Tensor, ...]) -> Tensor:
         entries = self._in_entries(batch)
         if entries.max_len == 0:
-            return torch.full((len(batch.rows), 1), -1, dtype=torch.int32)
+            return torch.full((len(batch.rows), 1), -1, dtype=torch.int32, device=batch.rows.device)
         return self.keys.select(layer, entries, query, self.top_k)
 
     def _in_entries(self, batch: DecodeBatch) -> DecodeBatch:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.engine.batch import ChunkBatch, DecodeBatch
+from harness.engine.device import CPU
 from harness.engine.footprint import ceil_div
 from harness.engine.selectors.base import Selector
 from harness.schema import Config
@@ -20,7 +21,7 @@ from harness.schema import Config
 class Quest(Selector):
     """State: elementwise minimum and maximum key per page, row and layer."""
 
-    def __init__(self, config: Config, num_rows: int):
+    def __init__(self, config: Config, num_rows: int, device: torch.device = CPU):
         model, selector = config.model, config.selector
         assert selector.top_k is not None
         assert model.num_kv_heads is not None
@@ -30,14 +31,14 @@ class Quest(Selector):
         self.kv_heads, self.head_dim = model.num_kv_heads, model.head_dim
         pages = ceil_div(config.context_len, self.page_size)
         shape = (model.num_layers, num_rows, pages, self.kv_heads * self.head_dim)
-        self.low = torch.empty(shape, dtype=getattr(torch, model.dtype.value))
+        self.low = torch.empty(shape, dtype=getattr(torch, model.dtype.value), device=device)
         self.high = torch.empty_like(self.low)
         self.state = (self.low, self.high)
 
     def extend(self, layer: int, batch: ChunkBatch, keys: Tensor) -> None:
         page = batch.positions // self.page_size
         fresh = ceil_div(batch.start, self.page_size)  # pages that begin in this chunk
-        last = int(page[-1]) + 1
+        last = ceil_div(batch.end, self.page_size)
         low, high = self.low[layer, batch.row], self.high[layer, batch.row]
         low[fresh:last] = torch.inf
         high[fresh:last] = -torch.inf
@@ -59,10 +60,10 @@ class Quest(Selector):
     def select(self, layer: int, batch: DecodeBatch, query: tuple[Tensor, ...]) -> Tensor:
         scores = self._bounds(layer, batch, query[0])
         newest = (batch.positions // self.page_size).unsqueeze(1)
-        page = torch.arange(scores.shape[1])
+        page = torch.arange(scores.shape[1], device=scores.device)
         scores.masked_fill_(page == newest, torch.inf).masked_fill_(page > newest, -torch.inf)
         best, pages = scores.topk(min(self.num_pages, scores.shape[1]), dim=1)
-        positions = pages.unsqueeze(2) * self.page_size + torch.arange(self.page_size)
+        positions = pages.unsqueeze(2) * self.page_size + torch.arange(self.page_size, device=scores.device)
         taken = (best > -torch.inf).unsqueeze(2) & (positions < batch.seq_lens.view(-1, 1, 1))
         return torch.where(taken, positions, -1).flatten(1).to(torch.int32)
 

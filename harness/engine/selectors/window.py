@@ -31,7 +31,7 @@ class Window(Selector):
         return None
 
     def select(self, layer: int, batch: DecodeBatch, query: tuple[Tensor, ...]) -> Tensor:
-        place = torch.arange(min(self.top_k, batch.max_len))
+        place = torch.arange(min(self.top_k, batch.max_len), device=batch.rows.device)
         left_out = (batch.seq_lens.unsqueeze(1) - self.top_k).clamp(min=0)
         positions = torch.where(place < self.sink, place, place + left_out)
         return torch.where(positions < batch.seq_lens.unsqueeze(1), positions, -1).to(torch.int32)

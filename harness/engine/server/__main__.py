@@ -77,7 +77,7 @@ async def serve(config: Config, *, weights: Path | None, ready_file: Path | None
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     print(f"serving {config.model.name} with {config.offload.system.value} at {url} (warm-up {seconds:.2f} s)")
     if config.offload.system.offloads:
-        print(f"host link: {config.platform.link.label}; prefetch: {prefetch_label(config)}")
+        print(f"host link: {config.platform.link_label}; prefetch: {prefetch_label(config)}")
     sys.stdout.flush()
     if ready_file:
         _announce(ready_file, json.dumps({"url": url, "pid": os.getpid()}))

@@ -13,6 +13,7 @@ from typing import Any
 
 from aiohttp import web
 
+from harness.engine.decoder import decode_label
 from harness.engine.engine import FAILED, CannotServe, Engine, Event, Submission
 from harness.engine.footprint import Footprint
 from harness.engine.kv.sharing import prefetch_label
@@ -20,11 +21,15 @@ from harness.engine.selectors.recording import trace_header
 from harness.engine.server.metrics import exposition
 from harness.engine.server.protocol import APIError, ParsedRequest, ReplyFormat, RequestParser, usage
 from harness.engine.tokenizer import Tokenizer
-from harness.schema import Config, to_plain
+from harness.schema import Config, Device, to_plain
 
 LONG_BODY_BYTES = 32 << 10  # some milliseconds to parse and tokenise
 SPARE_BODY_BYTES = 1 << 20
 BODY_BYTES_PER_POSITION = 64  # a token id as JSON takes 7, a long token of text about as much as this
+_EXPOSED_IO = {
+    Device.cpu: "measured where a step waits for records",
+    Device.cuda: "not measured: copies are ordered among the kernels; compare with offload=no_io_oracle",
+}
 _STARTED = web.RequestKey("streaming", bool)  # set in a request whose response has begun
 
 
@@ -199,8 +204,10 @@ class Server:
                 "num_waiting": self._engine.num_waiting,
                 "kv_bytes_of_longest_request": asdict(longest),
                 "prefill_workspace_bytes": footprint.workspace,
-                "link": self._config.platform.link.label,
+                "link": self._config.platform.link_label,
                 "prefetch": prefetch_label(self._config),
+                "decode": decode_label(self._config),
+                "exposed_io": _EXPOSED_IO[self._config.platform.device],
             }
         )
 

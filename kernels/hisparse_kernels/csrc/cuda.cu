@@ -195,6 +195,10 @@ void stage(TensorView records, TensorView host, TensorView host_index, int64_t s
   copy(stage_copy(records, host, host_index), "stage", stream);
 }
 
+void load(TensorView host, TensorView host_index, TensorView out, int64_t stream) {
+  copy(load_copy(host, host_index, out), "load", stream);
+}
+
 void gather(TensorView pool, TensorView slots, TensorView out, int64_t stream) {
   copy(gather_copy(pool, slots, out), "gather", stream);
 }
@@ -209,4 +213,5 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(replay, hisparse::cuda::replay);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(append, hisparse::cuda::append);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(write_through, hisparse::cuda::write_through);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(stage, hisparse::cuda::stage);
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(load, hisparse::cuda::load);
 TVM_FFI_DLL_EXPORT_TYPED_FUNC(gather, hisparse::cuda::gather);

@@ -66,6 +66,11 @@ inline IndexedCopy stage_copy(const TensorView& records, const TensorView& host,
                      records.size(0),  records.size(0),     record_bytes(host),        1,       0};
 }
 
+inline IndexedCopy load_copy(const TensorView& host, const TensorView& host_index, const TensorView& out) {
+  return IndexedCopy{data<char>(out), data<char>(host), nullptr, data<int64_t>(host_index), nullptr, out.size(0),
+                     host.size(0),    out.size(0),      record_bytes(host), 1, 0};
+}
+
 inline IndexedCopy gather_copy(const TensorView& pool, const TensorView& slots, const TensorView& out) {
   const int64_t count = slots.size(0) * slots.size(1);
   return IndexedCopy{data<char>(out), data<char>(pool), nullptr, nullptr, data<int32_t>(slots), count,
