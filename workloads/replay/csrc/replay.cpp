@@ -14,10 +14,11 @@
 #include "bucketed_lru.h"
 #include "kernel_avsg.h"
 #include "kernel_lru.h"
+#include "lfu.h"
 #include "lifetime.h"
 #include "map_rules.h"
-#include "order_rules.h"
 #include "s3fifo.h"
+#include "slru_arc.h"
 #include "staging.h"
 
 namespace replay {
