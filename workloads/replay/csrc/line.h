@@ -14,14 +14,15 @@ class Line {
   // One that is not in the queue.
   void push(int32_t position) {
     if (static_cast<size_t>(position) >= stamp_of_.size()) stamp_of_.resize(position + position / 4 + 1, 0);
+    if (head_ > entries_.size() / 2 && head_ > kMostGone) tidy();
     stamp_of_[position] = ++stamp_;
-    entries_.push_back({position, stamp_});
+    entries_.push_back(Entry{stamp_} << 32 | static_cast<uint32_t>(position));
   }
 
   // -1 if there is none; it stays the oldest until it leaves members.
   int32_t oldest(const Word* members) {
     for (; head_ < entries_.size(); ++head_) {
-      if (valid(members, entries_[head_])) return entries_[head_].position;
+      if (valid(members, entries_[head_])) return position_of(entries_[head_]);
     }
     return -1;
   }
@@ -34,8 +35,8 @@ class Line {
     int64_t found = 0;
     for (; head_ < entries_.size() && found < n; ++head_) {
       const Entry e = entries_[head_];
-      const bool counts = valid(members, e), stays = bit_of(pinned, e.position);
-      taken_[found] = e.position;
+      const bool counts = valid(members, e), stays = bit_of(pinned, position_of(e));
+      taken_[found] = position_of(e);
       found += counts & !stays;
       if (counts & stays) passed_.push_back(e);
     }
@@ -43,23 +44,20 @@ class Line {
     std::copy(passed_.begin(), passed_.end(), entries_.begin() + head_);
     taken_.resize(found);
     for (const int32_t p : taken_) clear_bit(members, p);
-    if (head_ > entries_.size() / 2) tidy();
     return taken_;
   }
 
-  // Gives back the memory of what left.
+ private:
+  using Entry = uint64_t;  // stamp and position, as one number: it is often read just after it was written
+  static int32_t position_of(Entry e) { return static_cast<int32_t>(e); }
+  static constexpr size_t kMostGone = 512;
+
   void tidy() {
     entries_.erase(entries_.begin(), entries_.begin() + head_);
     head_ = 0;
   }
-
- private:
-  struct Entry {
-    int32_t position;
-    uint32_t stamp;
-  };
-  bool valid(const Word* members, const Entry& e) const {
-    return bit_of(members, e.position) & (stamp_of_[e.position] == e.stamp);
+  bool valid(const Word* members, Entry e) const {
+    return bit_of(members, position_of(e)) && stamp_of_[position_of(e)] == e >> 32;
   }
 
   std::vector<uint32_t> stamp_of_;  // by position: that of its last entry

@@ -5,11 +5,33 @@
 #include <vector>
 
 #include "ghosts.h"
-#include "lfu.h"
 #include "line.h"
+#include "map_rules.h"
 #include "recency.h"
 
 namespace replay {
+
+// What these rules have in common: maps of their own, as long as those of Sets.
+class OrderRule : public MapRule {
+ public:
+  static constexpr bool kHits = true;
+
+ protected:
+  static void fit(const Sets& sets, Bitmap& map) {
+    if (map.size() < sets.resident.size()) map.resize(sets.resident.size(), 0);
+  }
+  // A token's hits or misses join an order, in selection order.
+  void join(Recency& order, const MapStep& step, const Word* map) {
+    if (step.ascending) return order.push(map, step.words);
+    rest_.assign(map, map + step.words);
+    listed_.clear();
+    list_selected(step, rest_.data(), listed_);
+    order.push(map, step.words, &listed_);
+  }
+
+  Bitmap rest_;
+  std::vector<int32_t> listed_;
+};
 
 // Segmented LRU (Karedla et al., 1994): probation for what came, protected (at most `first` percent of B) for what
 // was hit there; what overflows from the latter goes back to the former.
