@@ -1,7 +1,8 @@
 """Replay selection streams under several caches at once: threads over the (request, layer) sequences.
 
 Only as many sequences are in memory as there are workers, and of each only a block, unless a config is `belady`,
-which needs its whole sequence (8 bytes per selection).
+which needs its whole sequence
+(some 7 bytes per selection, and one bit per step and position of the context).
 """
 
 from __future__ import annotations
