@@ -1,10 +1,11 @@
-"""Selection traces from the command line: python -m workloads inspect|generate|record|import|replay
+"""Selection traces from the command line: python -m workloads inspect|generate|record|import|cut|replay
 
 inspect FILE ...                                  what a trace is, and whether all of it is whole
 generate glm51_longbench --layers 4 --out FILE    a synthetic trace by the calibration of that name in conf/workload/
 record [KEY=VALUE ...]                            run an experiment with trace.record=true (default: smollm2_trace)
 import sglang FILE --model M --layers 61 --top-k 2048 --out FILE
 import dsa FILE --model M --out FILE              JSONL with a selected_token_pos a line
+cut FILE --every 3 --out FILE                     every third layer of a trace
 replay FILE --policy lru,belady --slots 4096,8192
 """
 
@@ -14,6 +15,7 @@ import argparse
 import itertools
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -73,6 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     bring.add_argument("--top-k", type=_positive, help="sglang: the indexer's k")
     bring.add_argument("--include-prompt", action="store_true", help="sglang: the prompt's selections too")
     bring.set_defaults(run=_import)
+
+    cut = commands.add_parser("cut", help="some layers of a trace as a smaller one")
+    cut.add_argument("file", metavar="FILE")
+    cut.add_argument("--every", type=_positive, required=True, help="3: layers 0, 3, 6, ..")
+    cut.add_argument("--out", type=Path, required=True)
+    cut.set_defaults(run=_cut)
 
     again = commands.add_parser(
         "replay",
@@ -178,6 +186,18 @@ def _import(args: argparse.Namespace) -> None:
         )
     else:
         import_dsa_jsonl(args.file, args.out, model=args.model)
+    print(args.out)
+
+
+def _cut(args: argparse.Namespace) -> None:
+    trace = Trace(find_trace(args.file))
+    provenance = {**trace.header.provenance, "layers": f"every {args.every} of {trace.header.num_layers}"}
+    with TraceWriter(args.out, replace(trace.header, provenance=provenance)) as writer:
+        for request, layer in trace.streams:
+            if layer % args.every == 0:
+                for block in trace.blocks(request, layer):
+                    writer.append(request, layer, *block)
+                writer.end_stream(request, layer)
     print(args.out)
 
 

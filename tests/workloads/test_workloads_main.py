@@ -48,6 +48,21 @@ def test_the_shipped_trace_is_whole_and_real(capsys: pytest.CaptureFixture[str])
     assert "/" not in str(trace.header.provenance["config"]["workload"]["files"])
 
 
+def test_the_shipped_exact_topk_trace_is_cut_to_every_third_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", "shipped:smollm2_exact_topk"]) == 0
+    assert "native, smollm2_135m, exact_topk, k=256" in capsys.readouterr().out
+    trace = Trace(find_trace("shipped:smollm2_exact_topk"))
+    assert trace.layers == list(range(0, 30, 3)) and trace.most_steps == 400
+    assert (trace.stream(0, 3).selections >= 0).all()
+    assert main(["cut", "shipped:smollm2_exact_topk", "--every", "6", "--out", str(tmp_path / "less.trace")]) == 0
+    less = Trace(tmp_path / "less.trace")
+    assert less.layers == [0, 6, 12, 18, 24]
+    for layer in less.layers:
+        assert (less.stream(0, layer).selections == trace.stream(0, layer).selections).all()
+
+
 def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out = tmp_path / "t.jsonl", tmp_path / "o.trace"
     line = {"request_id": 0, "layer_id": 3, "seq_len_current": 9, "selected_token_pos": [8, 2, 5]}

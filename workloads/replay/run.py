@@ -1,7 +1,8 @@
 """Replay selection streams under several caches at once: threads over the (request, layer) sequences.
 
 Only as many sequences are in memory as there are workers, and of each only a block, unless a config is `belady`,
-which needs its whole sequence (8 bytes per selection).
+which needs its whole sequence: the selections, a bitmap of the context for every step, and 12 bytes for whatever a
+step selects and the next does not.
 """
 
 from __future__ import annotations

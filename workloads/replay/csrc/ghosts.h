@@ -1,7 +1,6 @@
 // What ghost lists remember: positions that left the cache, in the order they left.
 #pragma once
 #include <cstdint>
-#include <unordered_map>
 #include <vector>
 
 #include "bits.h"
@@ -18,6 +17,7 @@ class Ghosts {
   void push(int32_t position) {  // one that it does not hold
     if (static_cast<size_t>(position) >= 64 * held_.size()) {
       for (Bitmap* map : {&held_, &gone_}) map->resize(words_of(position + position / 4 + 1), 0);
+      times_gone_.resize(64 * held_.size(), 0);
     }
     set_bit(held_.data(), position);
     entries_.push_back(position);
@@ -43,16 +43,12 @@ class Ghosts {
   // Whether the oldest entry of a position is one that stayed behind, which is counted off.
   bool is_gone(int32_t position) {
     if (!bit_of(gone_.data(), position)) return false;
-    const auto times = times_gone_.find(position);
-    if (--times->second == 0) {
-      times_gone_.erase(times);
-      clear_bit(gone_.data(), position);
-    }
+    if (--times_gone_[position] == 0) clear_bit(gone_.data(), position);
     return true;
   }
 
   Bitmap held_, gone_;  // gone_: has entries that no longer count
-  std::unordered_map<int32_t, int32_t> times_gone_;
+  std::vector<uint32_t> times_gone_;  // by position; read where gone_ says so
   std::vector<int32_t> entries_;
   size_t begin_ = 0;
   int64_t size_ = 0;

@@ -68,23 +68,6 @@ class Recency {
     }
   }
 
-  // Leaves in `some` all but the n of them that were pushed last.
-  void drop_newest(int64_t n, Word* some, int64_t words) {
-    for (size_t i = count_; i-- > 0 && n > 0;) {
-      const Bitmap& map = pushed_[i].map;
-      const int64_t both = std::min<int64_t>(words, map.size());
-      int64_t found = 0;
-      for (int64_t w = 0; w < both; ++w) found += __builtin_popcountll(map[w] & some[w]);
-      if (found > n) return drop_last(n, pushed_[i], some, both);
-      for (int64_t w = 0; w < both; ++w) some[w] &= ~map[w];
-      n -= found;
-    }
-    for (size_t i = listed_.size(); i-- > head_ && n > 0;) {
-      n -= bit_of(some, listed_[i]);
-      clear_bit(some, listed_[i]);
-    }
-  }
-
  private:
   static constexpr size_t kMost = 64;
   struct Pushed {
@@ -121,25 +104,6 @@ class Recency {
     std::copy_n(passed_.begin(), passed, listed_.begin() + head_);
     for (int64_t i = 0; i < found; ++i) clear_bit(members, taken[i]);
     taken_.resize(before + found);
-  }
-
-  void drop_last(int64_t n, const Pushed& pushed, Word* some, int64_t words) {
-    if (!pushed.order.empty()) {
-      for (size_t i = pushed.order.size(); n > 0;) {
-        const int32_t p = pushed.order[--i];
-        n -= bit_of(some, p);
-        clear_bit(some, p);
-      }
-      return;
-    }
-    for (int64_t w = words; n > 0;) {
-      Word bits = pushed.map[--w] & some[w];
-      for (; bits && n > 0; --n) {
-        const Word highest = Word{1} << (63 - __builtin_clzll(bits));
-        bits ^= highest;
-        some[w] ^= highest;
-      }
-    }
   }
 
   // The older half of what was pushed is listed; most of the rest will be pushed again before it is wanted.

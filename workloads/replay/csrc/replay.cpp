@@ -14,10 +14,11 @@
 #include "bucketed_lru.h"
 #include "kernel_avsg.h"
 #include "kernel_lru.h"
+#include "lfu.h"
 #include "lifetime.h"
 #include "map_rules.h"
-#include "order_rules.h"
 #include "s3fifo.h"
+#include "slru_arc.h"
 #include "staging.h"
 
 namespace replay {
@@ -35,7 +36,7 @@ std::unique_ptr<Policy> make_policy(int64_t code, int64_t slots, int64_t tokens,
     case 4: return std::make_unique<Staging>(tokens);
     case 6: return std::make_unique<Cached<BucketedLru>>(slots, options);
     case 7: return std::make_unique<Mapped<Clock>>(slots, options);
-    case 8: return std::make_unique<Mapped<Lfu>>(slots, options);
+    case 8: return std::make_unique<Cached<Lfu>>(slots, options);
     case 9: return std::make_unique<Mapped<Slru>>(slots, options);
     case 10: return std::make_unique<Cached<S3Fifo>>(slots, options);
     case 11: return std::make_unique<Mapped<Arc>>(slots, options);
