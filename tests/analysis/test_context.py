@@ -59,6 +59,7 @@ def test_one_length_is_no_family(sweep: Path) -> None:
     assert context.families(load(sweep).groups) == []
 
 
+@pytest.mark.slow
 def test_the_figure_shows_every_peak_and_its_gain(tmp_path: Path, synthetic: Any) -> None:
     drawn = draw(sweep_of(tmp_path / "demo", synthetic))
     assert {path.name for path in drawn.figures} >= {"context.pdf", "context.png"}

@@ -12,6 +12,7 @@ PEERS = Path(__file__).resolve().parents[2] / "build" / "peers"
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not PEERS.is_dir(), reason="make bench-loadgen installs SGLang's client")
 def test_bench_serving_completes_against_the_native_server_and_agrees_with_ours(tmp_path):
     """`make bench-loadgen` prints how closely; here a busy machine must not fail what is right."""
     found = cross_check(PEERS, tmp_path, rounds=1)

@@ -24,6 +24,7 @@ def _no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cluster, "open", opened)
 
 
+@pytest.mark.slow
 def test_rows_figures_and_report_say_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = [*FIG8, f"results_dir={tmp_path}", "offload=full_kv,hisparse_prefetch"]
     assert harness_main.main(run) == 0
