@@ -169,7 +169,8 @@ def test_a_server_that_cannot_start_says_why_and_the_next_cell_runs(
 ) -> None:
     folder = tmp_path / "no_tokenizer"  # the right model's config, so that it is found out only by the server
     folder.mkdir()
-    theirs = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    theirs = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32}
+    theirs |= {"num_attention_heads": 2, "num_key_value_heads": 1}
     theirs |= {"head_dim": 16, "intermediate_size": 64, "vocab_size": 512, "rope_theta": 100000.0}
     theirs |= {"rms_norm_eps": 1e-5, "tie_word_embeddings": True}
     (folder / "config.json").write_text(json.dumps(theirs))

@@ -18,9 +18,7 @@ from typing import Any
 from harness.loadgen.bench.clients import CLIENTS, Job, Report, interpreter, run
 from harness.loadgen.bench.install import write_tokenizer
 
-_COMPOSE = (
-    "import sys; from harness import config, schema; print(schema.to_yaml(config.load_cells(sys.argv[1:])[0]))"
-)
+_COMPOSE = "import sys; from harness import config, schema; print(schema.to_yaml(config.load_cells(sys.argv[1:])[0]))"
 _CELL = ("experiment=quickstart", "offload=hisparse_sync")
 _CONCURRENCY, _REQUESTS, _OUTPUT_LEN = 4, 16, 48
 _WORDS = 64  # of one letter, with a blank between two: the server's tokens are bytes
