@@ -9,6 +9,8 @@ import socket
 import time
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save_file
 from sweep_process import (
     Start,
     assert_interrupted,
@@ -174,6 +176,7 @@ def test_a_server_that_cannot_start_says_why_and_the_next_cell_runs(
     theirs |= {"head_dim": 16, "intermediate_size": 64, "vocab_size": 512, "rope_theta": 100000.0}
     theirs |= {"rms_norm_eps": 1e-5, "tie_word_embeddings": True}
     (folder / "config.json").write_text(json.dumps(theirs))
+    save_file({"unread": np.zeros(1, np.float32)}, folder / "model.safetensors")
     ours = {"num_layers": 2, "hidden_size": 32, "num_heads": 2, "num_kv_heads": 1, "head_dim": 16}
     ours |= {"intermediate_size": 64, "vocab_size": 512}
     model = ("model=smollm2_135m", "selector=dense", *(f"model.{key}={value}" for key, value in ours.items()))

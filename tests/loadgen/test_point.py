@@ -113,6 +113,7 @@ def test_a_process_that_gave_up_fails_the_point():
 
 
 GOOD = [record(i, 0.0, 0.1 + i / 10) for i in range(10)]
+QUICK = [record(i, 0.0, 0.006) for i in range(10)]
 BROKEN = [replace(GOOD[0], error="http_5xx", error_detail="HTTP 500: x"), *GOOD[1:]]
 
 
@@ -132,6 +133,9 @@ BROKEN = [replace(GOOD[0], error="http_5xx", error_detail="HTTP 500: x"), *GOOD[
         (GOOD, {"lag_p99_ms": 150.0}, {}, "150 ms late at p99 (load.max_lag_p99_ms=100)"),
         (GOOD, {"lag_mean_ms": 60.0}, {}, "0.11 of the mean TTFT (load.max_lag_share=0.1)"),
         (GOOD, {"lag_mean_ms": 60.0}, {"max_lag_share": 0.2}, None),
+        # a quick server's TTFT: what is within 2 ms spoils nothing, what is beyond does
+        (QUICK, {"lag_mean_ms": 1.5}, {}, None),
+        (QUICK, {"lag_mean_ms": 2.5}, {}, "0.42 of the mean TTFT (load.max_lag_share=0.1)"),
         (GOOD, {"cpu_s": 1.9}, {}, "it computed for 0.95 of the time (load.max_cpu_share=0.9)"),
     ],
 )
