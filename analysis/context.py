@@ -156,11 +156,7 @@ def _write_gain(axes: Axes, peak: Peak) -> None:
 
 
 def _peaks(group: Group) -> list[Peak]:
-    best = {
-        i: line.loc[line["output_throughput"].idxmax()]
-        for i in range(len(group.series))
-        if len(line := group.line(i, "output_throughput"))
-    }
+    best = group.best_points()
     peaks = []
     for i, point in best.items():
         base = group.baseline_of(i)

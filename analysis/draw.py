@@ -45,23 +45,22 @@ def draw(experiment_dir: Path | str, out: Path | str | None = None) -> Drawn:
             written += paths
             sections.append(made)
             summaries.append(shown)
-    for group in experiment.groups:
-        if group.key["engine"] in STUDIES:
-            continue
+    serving = [group for group in experiment.groups if group.key["engine"] not in STUDIES]
+    for group in serving:
         agreed = agreement.sentences(agreement.check(experiment, group))
         paths, pictures = _draw_figures(group, out)
         written += paths
         sections.append(report.section(experiment, group, agreed, pictures))
         summaries.append(tables.render(group, agreed, settings.budget(experiment, group)))
-    lengths = context.families([group for group in experiment.groups if group.key["engine"] not in STUDIES])
+    lengths = context.families(serving)
+    by_length = [context.table(family) for family in lengths]
     across: list[report.Picture] = []
     if lengths:
         figure = context.build(lengths)
         written += canvas.save(figure, out / "context")
         across.append(report.context_picture(lengths, figure))
-        summaries += [tables.Fitted(context.table(family)) for family in lengths]
+        summaries += map(tables.Fitted, by_length)
     page = out / "report.html"
-    by_length = [context.table(family) for family in lengths]
     page.write_text(report.render(experiment, sections, across, by_length), encoding="utf-8")
     return Drawn(written, page, Renderables(*summaries))
 

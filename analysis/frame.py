@@ -122,6 +122,14 @@ class Group:
         mine = self.points[self.points["series"] == index]
         return mine.dropna(subset=list(measures)).sort_values("concurrency", ignore_index=True)
 
+    def best_points(self) -> dict[int, pd.Series]:
+        """Of each series with any, the point of its highest output throughput."""
+        return {
+            i: line.loc[line["output_throughput"].idxmax()]
+            for i in range(len(self.series))
+            if len(line := self.line(i, "output_throughput"))
+        }
+
     def baseline_of(self, index: int) -> int | None:
         """The full-KV series to compare a series with: that of its variant, else the only one."""
         found = [i for i, s in enumerate(self.series) if s.system == labels.BASELINE]

@@ -90,11 +90,7 @@ def _with_interval(values: np.ndarray) -> str:
 
 def peaks(group: Group) -> Table:
     """Each series' highest output throughput, where it was reached, and its ratio to full KV's highest."""
-    best = {
-        i: line.loc[line["output_throughput"].idxmax()]
-        for i in range(len(group.series))
-        if len(line := group.line(i, "output_throughput"))
-    }
+    best = group.best_points()
     rows = []
     for i, peak in best.items():
         base = group.baseline_of(i)

@@ -73,7 +73,8 @@ def cell_labels(cells: Sequence[Cell]) -> list[str]:
     # what differs only because full KV has no use for it is no name
     varying = [key for key in flat[0] if key not in _SAID and any(_varies(side, key) for side in sides if side)]
     # prefetch follows from the system unless one system has several
-    if not any(len({p for s, p in _prefetches(flat) if s == system}) > 1 for system, _ in _prefetches(flat)):
+    pairs = {(one["offload.system"], one["offload.prefetch"]) for one in flat}
+    if len(pairs) == len({system for system, _ in pairs}):
         varying = [key for key in varying if key != "offload.prefetch"]
     tails = [key.split(".")[-1] for key in varying]
     labels = []
@@ -89,10 +90,6 @@ def cell_labels(cells: Sequence[Cell]) -> list[str]:
                 parts.append(f"{short}={_shown(key, settings[key])}")
         labels.append(" ".join(parts))
     return labels
-
-
-def _prefetches(flat: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
-    return {(str(one["offload.system"]), str(one["offload.prefetch"])) for one in flat}
 
 
 def _fallbacks(cells: Sequence[Cell], labels: Sequence[str]) -> Iterator[str]:

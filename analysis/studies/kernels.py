@@ -65,20 +65,21 @@ def _plots(points: pd.DataFrame, platforms: str) -> list[Plot]:
         figure = Figure(figsize=(max(3.6, 1.9 * across), 4.7), layout="constrained")
         FigureCanvasAgg(figure)
         grid = figure.subplots(2, across, sharey="row", squeeze=False)
+        marked = False
         for column, model in enumerate(models[:across]):
             mine = points[points["model"] == model]
             above = mine[mine["concurrency"] == batch].sort_values("ratio")
             below = mine[mine["ratio"] == ratio].sort_values("concurrency")
             _panel(grid[0, column], above, "ratio")
             _panel(grid[1, column], below, "concurrency")
-            marked = _mark(grid[0, column], model, batch, ratio) if batch == 16 and ratio == 2 else False
+            if batch == 16 and ratio == 2:
+                marked |= _mark(grid[0, column], model, batch, ratio)
             grid[0, column].set_title(f"{model}\nk={int(mine['top_k'].iloc[0]):,}", fontsize="small")
             grid[0, column].set_xlabel("B / k")
             grid[1, column].set_xlabel("batch")
-            grid[0, 0].marked = getattr(grid[0, 0], "marked", False) or marked
         grid[0, 0].set_ylabel(f"µs per call, batch {batch:,g}")
         grid[1, 0].set_ylabel(f"µs per call, B = {ratio:,g}k")
-        _legend(figure, points, grid[0, 0].marked)
+        _legend(figure, points, marked)
     alt = f"time per call by phase for {', '.join(models[:across])} on {platforms}"
     caption = (
         f"One call of resolve by phase. Above: batch {batch:,g}, over the cache ratio B/k. Below: B = {ratio:,g}k, "
@@ -157,7 +158,7 @@ def _ratio(above: str, below: str) -> str:
 
 
 def _best_notes(points: pd.DataFrame) -> list[str]:
-    """What the caches trade: where IO and scanning cost the same, in words, for each model."""
+    """The cache ratio at which a call is cheapest, for each model."""
     found = []
     for model, mine in points.groupby("model"):
         batch = _nearest(mine["concurrency"], 16)
