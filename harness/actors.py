@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from harness.instances import Instance, InstanceError, make_instance
+from harness.instances.base import meeting_point
 from harness.loadgen.loop import run_on_own_loop
 from harness.loadgen.point import Driven, PointLoad
 from harness.loadgen.progress import Progress
@@ -34,6 +35,10 @@ class InstanceActor:
             return "ok", getattr(self._instance, method)(*args)
         except InstanceError as error:
             return "error", str(error)
+
+    def meeting_point(self, node_address: str | None) -> str:
+        """Asked of the first node's actor, where an instance spans several: see `instances.base.Place`."""
+        return meeting_point(node_address)
 
     def process(self) -> dict[str, int]:
         return own_process()

@@ -119,6 +119,8 @@ class Staging(Enum):
 
 class EngineKind(Enum):
     native = "native"
+    sglang = "sglang"
+    external = "external"
     kernels = "kernels"
     simulated = "simulated"
     replay = "replay"
@@ -127,12 +129,17 @@ class EngineKind(Enum):
     @property
     def serves(self) -> bool:
         """Whether a cell is a server that load is sent to; else it is measured in place (`harness.offline`)."""
-        return self is EngineKind.native
+        return self in (EngineKind.native, EngineKind.sglang, EngineKind.external)
 
     @property
     def takes_requests(self) -> bool:
         """Whether requests are its load, over the wire or in virtual time; else selections."""
-        return self in (EngineKind.native, EngineKind.simulated)
+        return self.serves or self is EngineKind.simulated
+
+    @property
+    def models_memory(self) -> bool:
+        """Whether memory is planned as SGLang cuts it (`harness.simulation.pools`)."""
+        return self in (EngineKind.simulated, EngineKind.sglang)
 
     @property
     def needs_cluster(self) -> bool:
@@ -205,7 +212,8 @@ class ModelConfig:
     name: str = MISSING
     family: Family = MISSING
     weights: str = "random"
-    """`random` (from `seed`), `fetch:NAME` (see `python -m harness.fetch`), or a Hugging Face folder."""
+    """`random` (from `seed`), `fetch:NAME` (see `python -m harness.fetch`), or a Hugging Face folder; for sglang and
+    external also `hf:ORG/NAME` (a name or a folder that only the server's nodes know)."""
     seed: int = 0
     dtype: DType = DType.float32
     num_layers: int = MISSING
@@ -356,7 +364,7 @@ class PlatformConfig:
     cuda_graphs: bool = True
     """cuda only: whether decode steps are captured into CUDA graphs, one for each size of batch and context."""
     num_devices: int = 1
-    """Devices one instance computes on; `output_throughput_per_device` divides by it."""
+    """Devices of one node that an instance computes on; `output_throughput_per_device` divides by their number."""
     accelerator: str | None = None
     """Their kind, as sold; null: the CPU."""
     device_memory: int | str | None = None
@@ -403,20 +411,37 @@ class EngineConfig:
     context_len: int | None = None
     """Longest prompt + output served; null: the model's `max_positions`."""
     device_kv_budget: int | str = MISSING
-    """Device bytes for records, selection state and metadata together (`16MiB`), of each rank. `auto` (simulated):
-    what `memory_fraction` of the platform's device leaves beside the weights."""
+    """Device bytes for records, selection state and metadata together (`16MiB`), of each rank. `auto` (simulated and
+    sglang): what `memory_fraction` of the platform's device leaves beside the weights."""
     host_kv_budget: int | str = MISSING
-    """Host pool bytes, of each rank. `auto` (simulated): the rank's share of `host_fraction` of the node's memory."""
+    """Host pool bytes, of each rank. `auto` (simulated and sglang): the rank's share of `host_fraction` of the node's
+    memory."""
     memory_fraction: float = 0.85
-    """Simulated only: share of device memory for weights and KV together (SGLang's --mem-fraction-static)."""
+    """Simulated and sglang: share of device memory for weights and KV together (SGLang's --mem-fraction-static)."""
     host_fraction: float = 0.9
-    """Simulated only: share of the node's memory that host pools may take."""
+    """Simulated and sglang: share of the node's memory that host pools may take."""
     data_parallel: int | None = None
-    """Simulated only: ranks that each hold requests of their own and step together; null: one on every device.
-    With fewer, the devices of a rank share its attention as tensor parallelism does."""
+    """Simulated and sglang: ranks that each hold requests of their own and step together; null: one on every device.
+    With fewer, the devices of a rank share its attention as tensor parallelism does (SGLang's DP attention)."""
+    tensor_parallel: int | None = None
+    """sglang only: --tp-size, devices that share each layer; null: all of the platform's, over `pipeline_parallel`.
+    With more devices than one node has (`platform.num_devices`), the instance spans several nodes."""
+    pipeline_parallel: int = 1
+    """sglang only: --pp-size."""
+    python: str | None = None
+    """sglang only: the interpreter that has SGLang, on the node the instance runs on; null: this project's own, where
+    its extra `sglang` is installed."""
+    server_args: list[str] = field(default_factory=list)
+    """sglang only: more flags for its launch, as on a command line, such as [--moe-runner-backend triton]. A flag that
+    the config sets is refused."""
+    env: list[str] = field(default_factory=list)
+    """sglang only: NAME=VALUE each, set in its environment. It is written to result files: no keys or tokens."""
+    url: str | None = None
+    """external only: base URL of the running server, such as http://host:8000."""
     host_to_device_ratio: float | None = None
-    """Simulated only: pools as SGLang cuts them, the host's this many times the device's in tokens, with selection
-    state for all of them reserved; null: each request counts what it holds, as the native engine does."""
+    """Simulated and sglang: pools as SGLang cuts them, the host's this many times the device's in tokens, with
+    selection state for all of them reserved; null, simulated: each request counts what it holds, as the native engine
+    does; null, sglang: 2, its default."""
     staging: Staging = Staging.streamed
     """Simulated only: what an offload system holds of a prompt on the device while it is computed."""
     page_size: int = 16
@@ -438,6 +463,11 @@ class EngineConfig:
     port: int = 0
     """0: any free port."""
     start_timeout_s: float = 180.0
+
+    @property
+    def devices(self) -> int:
+        """sglang, completed: devices of one instance, on all its nodes."""
+        return (self.tensor_parallel or 1) * self.pipeline_parallel
 
 
 @dataclass(kw_only=True, slots=True)
