@@ -3,7 +3,7 @@
 experiment=quickstart                     run it; what is on disk already is not run again
 experiment=quickstart dry_run=true        print cells, points and bytes, start nothing
 experiment=quickstart offload=full_kv     replace a grid axis; key=a,b sweeps any key
-tracker=none  cluster.address=auto  retry_failed=true  name=my_run  results_dir=DIR
+tracker=none  cluster.address=auto  cluster.budget_s=28800  retry_failed=true  name=my_run  results_dir=DIR
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """0: every point is on disk, ok or infeasible; 1: some failed or are invalid, now or in an earlier run;
-    2: nothing was started; 130: interrupted."""
+    2: nothing was started; 3: `cluster.budget_s` is used up and points are left; 130: interrupted."""
     args = _arguments(argv)
     try:
         with interruptible():
@@ -133,8 +133,9 @@ def _run(cells: list[Cell], console: Console) -> int:
 
 
 def _run_locked(cells: list[Cell], folder: Path, console: Console) -> int:
+    left = 0
     if any(cell.points for cell in cells):
-        drawn = _sweep(cells, folder, console)
+        drawn, left = _sweep(cells, folder, console)
     else:
         from analysis.draw import draw
 
@@ -147,7 +148,10 @@ def _run_locked(cells: list[Cell], folder: Path, console: Console) -> int:
     if bad:
         said = f"{counted(bad, 'point')} failed or invalid, see the table; retry_failed=true runs them again"
         print(said, file=sys.stderr)
-    return 1 if bad else 0
+    if left:
+        spent = f"cluster.budget_s={cells[0].config.cluster.budget_s:g} is used up"
+        print(f"{spent}: {counted(left, 'point')} left to run, the same command goes on", file=sys.stderr)
+    return 3 if left else 1 if bad else 0
 
 
 def _not_usable(cells: list[Cell], folder: Path) -> int:
@@ -160,7 +164,8 @@ def _not_usable(cells: list[Cell], folder: Path) -> int:
     )
 
 
-def _sweep(cells: list[Cell], folder: Path, console: Console) -> Drawn:
+def _sweep(cells: list[Cell], folder: Path, console: Console) -> tuple[Drawn, int]:
+    """Run what is left, and draw; also how many points the budget left."""
     from analysis.draw import draw
     from harness.sweep import Sweep
 
@@ -170,7 +175,8 @@ def _sweep(cells: list[Cell], folder: Path, console: Console) -> Drawn:
             config.tracker, experiment=config.name, results_dir=Path(config.results_dir), say=display.say
         )
         try:
-            Sweep(cells, tracker, display).run()
+            sweep = Sweep(cells, tracker, display)
+            sweep.run()
             drawn = draw(folder)
             pngs = [path for path in drawn.figures if path.suffix == ".png"]
             table = read_rows(folder).to_dict("records")
@@ -178,7 +184,7 @@ def _sweep(cells: list[Cell], folder: Path, console: Console) -> Drawn:
         finally:
             with shielded():
                 tracker.close()
-    return drawn
+    return drawn, sweep.left
 
 
 if __name__ == "__main__":

@@ -379,6 +379,8 @@ class PlatformConfig:
     """Bytes a second from the host to one device, one direction."""
     host_memory: int | str | None = None
     """Bytes of the node that holds the devices."""
+    driver: str | None = None
+    """The GPUs' driver that is to be there, as far as given: `570` takes 570.86; null: any."""
     costs: CostConfig = field(default_factory=CostConfig)
     num_cpus: float = 1
     """CPU cores reserved for one instance; also the threads its engine computes with."""
@@ -460,6 +462,8 @@ class EngineConfig:
     and select and attend one request at a time: greedy text then does not depend on who else is running.
     Costs decode time."""
     host: str = "127.0.0.1"
+    """Where the server listens. On an existing cluster the default means its node's address there, so that the load
+    generator reaches it from other nodes."""
     port: int = 0
     """0: any free port."""
     start_timeout_s: float = 180.0
@@ -613,11 +617,26 @@ class PolicyConfig:
 @dataclass(kw_only=True, slots=True)
 class ClusterConfig:
     address: str | None = None
-    """null: a local Ray for this run; else an existing cluster (`auto`, `host:port`, `ray://host:port`)."""
+    """null: a local Ray for this run; else an existing cluster (`auto`, `host:port`)."""
     loadgen_cpus: float = 1
     """CPU cores reserved for the load generator."""
     ready_timeout_s: float = 120.0
     """How long to wait for the cluster to place an actor."""
+    exclusive: bool = True
+    """A cell owns its nodes while it is measured: all their CPUs and GPUs are taken, beside the load generator's.
+    false: cells that fit on the cluster side by side run side by side, each with a load generator of its own; their
+    `env.json` says beside whom."""
+    cell_timeout_s: float | None = None
+    """A cell that takes longer, with the start of its instance and all tries, ends: what is left of it fails."""
+    point_timeout_s: float | None = None
+    """A point that takes longer, with its warm-up, fails; the next one runs."""
+    retries: int = 2
+    """How often a point is tried again by itself after what may pass: a node or an actor lost, a server or a load
+    generator killed, a port taken."""
+    retry_wait_s: float = 5.0
+    """The pause before that, doubled after each further failure, at most 5 minutes."""
+    budget_s: float | None = None
+    """For the whole run: once these seconds are used up, no point is started any more. The same command goes on."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -103,6 +103,8 @@ AT_LEAST_ZERO = (
     "load.max_failed_share",
     "load.max_token_mismatch",
     "load.late_after_ms",
+    "cluster.retries",
+    "cluster.retry_wait_s",
 )
 ABOVE_ZERO = (
     "model.rope_theta",
@@ -142,6 +144,9 @@ ABOVE_ZERO = (
     "workload.length_scale",
     "cluster.loadgen_cpus",
     "cluster.ready_timeout_s",
+    "cluster.cell_timeout_s",
+    "cluster.point_timeout_s",
+    "cluster.budget_s",
 )
 
 
@@ -168,6 +173,7 @@ def complete(config: Config) -> Config:
     _complete_sizes(config)
     _refuse(complete_simulated(config))
     _check_device(config)
+    _check_cluster(config)
     _check_workload(config)
     _check_offline(config)
     _check_load(config)
@@ -328,6 +334,15 @@ def _check_device(config: Config) -> None:
         raise ConfigError(
             "engine.batch_invariant=true is a promise about the CPU's matrix products: leave it false with "
             "platform.device=cuda"
+        )
+
+
+def _check_cluster(config: Config) -> None:
+    address = config.cluster.address or ""
+    if "://" in address:
+        raise ConfigError(
+            f"cluster.address={address} is Ray's client mode, which cannot place a cell: run this command on a node of "
+            "the cluster, with cluster.address=auto or host:port"
         )
 
 

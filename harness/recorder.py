@@ -1,0 +1,107 @@
+"""Keeping what is measured: each row goes to disk the moment it is known, then to the tracker and the display.
+
+Several threads may keep rows. A tracker has one cell open at a time, so where cells run side by side each is told to
+the tracker at its end.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+from harness.display import SweepDisplay
+from harness.experiment import Cell, Point, experiment_dir
+from harness.interrupts import shielded
+from harness.records import RequestRecord, ResultRow, Status
+from harness.schema import to_plain, to_yaml
+from harness.store import write_point
+from harness.sysinfo import machine
+from harness.tracking import Tracker
+
+
+class Recorder:
+    """Where the rows of one run go."""
+
+    def __init__(self, tracker: Tracker, display: SweepDisplay, *, one_by_one: bool = True):
+        self.display = display
+        self.rows: list[ResultRow] = []
+        """All that were kept."""
+        self._tracker, self._one_by_one = tracker, one_by_one
+        self._lock = threading.Lock()
+        self._told: dict[str, list[ResultRow]] = {}  # side by side: rows of open cells
+
+    @cached_property
+    def driver(self) -> dict[str, Any]:
+        """The machine of this process, for every `env.json`."""
+        return machine()
+
+    @contextmanager
+    def cell(self, cell: Cell) -> Iterator[None]:
+        """While a cell's rows are kept."""
+        if not self._one_by_one:
+            with self._lock:
+                self._told[cell.cell_id] = []
+            try:
+                yield
+            finally:
+                with shielded(), self._lock:
+                    self._tell(cell, self._told.pop(cell.cell_id))
+            return
+        try:
+            self._tracker.start_cell(cell.cell_id, to_plain(cell.config))
+            yield
+        finally:
+            with shielded():
+                self._tracker.finish_cell()
+
+    def keep(
+        self,
+        cell: Cell,
+        point: Point,
+        row: ResultRow,
+        requests: Sequence[RequestRecord] = (),
+        *,
+        env: Mapping[str, Any] | None = None,
+        log: str = "",
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Write one point; `env` is said beside the driver's machine."""
+        write_point(
+            experiment_dir(cell.config),
+            row,
+            requests,
+            config_yaml=to_yaml(cell.config),
+            env={"driver": self.driver, **(env or {})},
+            server_log=log,
+            files=files,
+        )
+        with self._lock:
+            self.rows.append(row)
+            if self._one_by_one:
+                self._tracker.log_point(row)
+            else:
+                self._told[cell.cell_id].append(row)
+            self.display.finished(cell, point, row)
+
+    def give_up(
+        self,
+        cell: Cell,
+        points: Sequence[Point],
+        status: Status,
+        reason: str,
+        *,
+        env: Mapping[str, Any] | None = None,
+        log: str = "",
+    ) -> None:
+        """The same row for all of these."""
+        for point in points:
+            self.keep(cell, point, cell.row(point, status, reason), env=env, log=log)
+
+    def _tell(self, cell: Cell, rows: Sequence[ResultRow]) -> None:
+        self._tracker.start_cell(cell.cell_id, to_plain(cell.config))
+        for row in rows:
+            self._tracker.log_point(row)
+        self._tracker.finish_cell()
