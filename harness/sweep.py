@@ -75,7 +75,7 @@ class Sweep:
             if not cell.config.engine.kind.needs_cluster and not self._patience.spent:
                 self._simulate(cell)
         placed = [cell for cell in feasible if cell.config.engine.kind.needs_cluster]
-        if placed:
+        if placed and not self._patience.spent:
             self._on_a_cluster(placed)
         return self._recorder.rows
 
