@@ -610,6 +610,8 @@ class Config:
     dry_run: bool = False
     retry_failed: bool = False
     """Run points again whose stored row is `failed` or `invalid`."""
+    break_lock: bool = False
+    """Take the results folder from a driver on a host that has died, where the file system still says it is held."""
     grid: Any = None
     """Axes: {key or group: [values]}, or a list of such mappings (their union)."""
     load: LoadConfig = field(default_factory=LoadConfig)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from harness.cluster import Cluster, ClusterError, LoadgenError, RemoteInstance, RemoteLoadgen, RemoteOffline
@@ -18,41 +14,15 @@ from harness.experiment import Cell, Point, experiment_dir, server_measures
 from harness.instances import InstanceError
 from harness.interrupts import shielded
 from harness.loads import point_loads, point_row, prompt_source
+from harness.lock import Lock
 from harness.offline import OfflineError
 from harness.records import RequestRecord, ResultRow, Status
 from harness.schema import to_plain, to_yaml
 from harness.simulation import simulate_point
-from harness.store import clean_partial, write_point
-from harness.sysinfo import machine
+from harness.store import write_point
+from harness.sysinfo import driver_machine
 from harness.tracking import Tracker
-from harness.validate import ConfigError
 from workloads import Source
-
-
-class Busy(RuntimeError):
-    """Another driver writes to the same results folder."""
-
-
-@contextmanager
-def results_lock(folder: Path) -> Iterator[None]:
-    """Hold an experiment's folder for writing. Raises Busy naming who holds it, ConfigError where it cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a+")
-    except OSError as error:
-        raise ConfigError(f"results_dir={folder.parent}: {error.strerror}: choose a folder to write to") from error
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise Busy(
-                f"{folder} is being written by {file.read().strip()}: wait for it, or give this run another name=NAME"
-            ) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}")
-        file.flush()
-        yield
 
 
 @dataclass(slots=True)
@@ -62,11 +32,15 @@ class Sweep:
     cells: Sequence[Cell]
     tracker: Tracker
     display: SweepDisplay
+    lock: Lock | None = None  # of the results folder; None: nobody else can write to it
 
     def run(self) -> list[ResultRow]:
-        """All rows of this run, written to disk one by one. Raises ClusterError without a usable cluster."""
+        """All rows of this run, written to disk one by one.
+
+        Raises ClusterError without a usable cluster, StoreError where a row cannot be written, Busy when another driver
+        has taken the folder.
+        """
         config = self.cells[0].config
-        clean_partial(experiment_dir(config))
         rows: list[ResultRow] = []
         for cell in self.cells:
             if cell.points and cell.infeasible:
@@ -93,7 +67,7 @@ class Sweep:
     def _simulate(self, cell: Cell) -> list[ResultRow]:
         """The points of a cell in virtual time, here and now: they take no machine."""
         self.display.starting(cell)
-        rows, env = [], {"driver": machine(), "instance": None}
+        rows, env = [], {"driver": driver_machine(), "instance": None}
         with self._tracked(cell):
             for point in cell.points:
                 self.display.running(cell, point, 0, 0, 0.0)
@@ -121,7 +95,7 @@ class Sweep:
 
     def _measure_point(self, cell: Cell, point: Point, remote: RemoteOffline) -> ResultRow:
         self.display.running(cell, point, 0, 0, 0.0)
-        env: dict[str, Any] = {"driver": machine()}
+        env: dict[str, Any] = {"driver": driver_machine()}
         files: dict[str, bytes] = {}
         try:
             measured = remote.measure(cell.config, point.concurrency, point.repeat)
@@ -150,7 +124,7 @@ class Sweep:
         rows: list[ResultRow] = []
         try:
             instance.wait_started()
-            env = {"driver": machine(), "loadgen": loadgen.describe(), "instance": instance.describe()}
+            env = {"driver": driver_machine(), "loadgen": loadgen.describe(), "instance": instance.describe()}
             for point in cell.points:
                 rows.append(self._run_point(cell, point, source, instance, loadgen, env))
         except (InstanceError, LoadgenError) as error:  # it did not start, or its server is gone
@@ -211,6 +185,8 @@ class Sweep:
         files: Mapping[str, bytes] | None = None,
     ) -> None:
         folder = experiment_dir(cell.config)
+        if self.lock:
+            self.lock.check()
         write_point(folder, row, requests, config_yaml=to_yaml(cell.config), env=env, server_log=log, files=files)
         self.tracker.log_point(row)
         self.display.finished(cell, point, row)
@@ -220,7 +196,7 @@ class Sweep:
     ) -> list[ResultRow]:
         rows = [cell.row(point, status, reason) for point in points]
         for point, row in zip(points, rows, strict=True):
-            self._keep(cell, point, row, [], {"driver": machine()}, log)
+            self._keep(cell, point, row, [], {"driver": driver_machine()}, log)
         return rows
 
 
@@ -231,4 +207,4 @@ def _last_words(instance: RemoteInstance) -> str:
         return f"(the log could not be read: {error})"
 
 
-__all__ = ["Busy", "ClusterError", "Sweep", "results_lock"]
+__all__ = ["ClusterError", "Sweep"]

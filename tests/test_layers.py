@@ -36,8 +36,10 @@ LAYERS: list[set[str]] = [
     },
     {
         "harness.config",
+        "harness.durable",
         "harness.engine",
         "harness.loadgen",
+        "harness.lock",
         "harness.store",
         "harness.sysinfo",
         "harness.tracking",
@@ -48,6 +50,7 @@ LAYERS: list[set[str]] = [
         "harness.cluster",
         "harness.display",
         "harness.experiment",
+        "harness.fit",
         "harness.loads",
         "harness.plan_view",
         "harness.sweep",
