@@ -16,13 +16,8 @@ from harness import __main__ as harness_main
 from harness.lock import results_lock
 from harness.store import read_rows
 
-SMALL = [
-    "experiment=plan",
-    "tracker=none",
-    "workload.output_len=8",
-    "workload.input_len=1024",
-    "engine.context_len=2048",
-]
+SMALL = ["experiment=plan", "tracker=none", "workload.output_len=8", "workload.input_len=512"]
+CONCURRENCIES = "load.concurrencies=[1,2,3]"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,7 +33,7 @@ def _no_figures() -> Iterator[None]:
 
 
 def run(results: Path, *overrides: str) -> int:
-    return harness_main.main([*SMALL, f"results_dir={results}", *overrides])
+    return harness_main.main([*SMALL, f"results_dir={results}", CONCURRENCIES, *overrides])
 
 
 def one_error(capsys: pytest.CaptureFixture[str]) -> str:
@@ -109,7 +104,7 @@ def results(finished: Path, tmp_path: Path) -> Path:
 
 
 def a_point(results: Path, system: str = "full_kv") -> Path:
-    return min(results.glob(f"plan/{system}-*/c8-r0"))
+    return min(results.glob(f"plan/{system}-*/c1-r0"))
 
 
 def test_a_folder_measured_with_another_config_is_refused_and_says_what_differs(
@@ -118,7 +113,7 @@ def test_a_folder_measured_with_another_config_is_refused_and_says_what_differs(
     config = a_point(results) / "config.yaml"
     config.write_text(config.read_text().replace("output_len: 8\n", "output_len: 9\n"))
     before = files(results / "plan")
-    assert run(results, "load.concurrencies=[8,16]") == 2
+    assert run(results, "load.concurrencies=[1,7]") == 2
     said = one_error(capsys)
     assert f"{a_point(results)} was measured with another config (workload.output_len: 9 there, 8 here)" in said
     assert files(results / "plan") == before
@@ -145,20 +140,20 @@ def test_a_config_that_cannot_be_read_is_refused(
 
 
 def test_a_copied_folder_does_not_count_twice(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(a_point(results), a_point(results).with_name("c8-r1"))
+    shutil.copytree(a_point(results), a_point(results).with_name("c1-r1"))
     assert run(results) == 2
-    assert f"c8-r1/result.json: cannot be read (it is the row of {a_point(results).parent.name}/c8-r0)" in one_error(
+    assert f"c1-r1/result.json: cannot be read (it is the row of {a_point(results).parent.name}/c1-r0)" in one_error(
         capsys
     )
 
 
 def test_a_changed_config_is_another_cell_beside_the_old_one(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = files(results / "plan")
+    before, old = files(results / "plan"), a_point(results).parent.name
     assert run(results, "workload.seed=5", "offload=full_kv") == 0
     after = files(results / "plan")
     assert {name: after[name] for name in before} == before and len(after) == len(before) * 3 // 2
     out = " ".join(capsys.readouterr().out.split())
-    assert f"full_kv: {a_point(results).parent.name} on disk is another cell: workload.seed: 0 there, 5 here" in out
+    assert f"full_kv: {old} on disk is another cell: workload.seed: 0 there, 5 here" in out
 
 
 def test_leftovers_of_a_killed_driver_go_at_the_next_start_but_never_those_of_a_live_one(
