@@ -10,11 +10,12 @@ from typing import Any
 from harness.engine.admission import FullOutput
 from harness.engine.footprint import Footprint, KVBytes
 from harness.engine.kv.sharing import prefetch_label
+from harness.fit import check_fit, nearest
 from harness.identity import cell_id
 from harness.records import SERVER_MEASURES, ResultRow, ServerStats, Status
 from harness.schema import Config, EngineKind
 from harness.simulation.pools import capacity, make_pools
-from harness.store import stored_status
+from harness.store import point_dir, stored_status
 from harness.validate import ConfigError
 
 RETRIED = (Status.FAILED, Status.INVALID)  # what `retry_failed` runs again; infeasible stays so for the same cell
@@ -38,6 +39,7 @@ class Cell:
     points: tuple[Point, ...]  # to run
     done: tuple[Point, ...]  # on disk
     infeasible: str | None  # why its requests can never be served; no instance is started then
+    note: str | None = None  # which other cell on disk it is not
 
     @property
     def request(self) -> KVBytes:
@@ -93,25 +95,29 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
     """The cells of an experiment in the order they run in; points whose row is on disk are not run again.
 
     Rows of status `failed` and `invalid` count as done too, unless `retry_failed`. Raises ConfigError for cells
-    that serve beside cells that do not.
+    that serve beside cells that do not, and for a folder that holds what was measured with another config.
     """
     if len({config.engine.kind.takes_requests for config in configs}) > 1:
         raise ConfigError("engine: one experiment either serves requests or measures in place, never both")
-    stored = stored_status(experiment_dir(configs[0]))
+    folder = experiment_dir(configs[0])
+    stored = stored_status(folder)
+    identities = [cell_id(config) for config in configs]
+    strangers = sorted({cell for cell, _, _ in stored} - set(identities))
     cells = []
-    for config in configs:
-        identity = cell_id(config)
+    for config, identity in zip(configs, identities, strict=True):
         todo: list[Point] = []
         done: list[Point] = []
         for point in _points(config):
             status = stored.get((identity, point.concurrency, point.repeat))
             again = config.retry_failed and status in RETRIED
             (todo if status is None or again else done).append(point)
+        check_fit((point_dir(folder, identity, point.concurrency, point.repeat) for point in done), config)
+        note = None if done or not strangers else nearest(folder, config, strangers)
         refusal = None
         if config.engine.kind.takes_requests:
             rule = make_pools(config) if config.engine.kind is EngineKind.simulated else FullOutput(config)
             refusal = rule.refusal(*config.workload.longest)
-        cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))
+        cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal, note))
     return in_run_order(cells)
 
 

@@ -30,6 +30,7 @@ _SHORT = {
     "workload.input_len": "in",
     "workload.output_len": "out",
 }
+_MOST_NOTES = 5
 _LEGEND = (
     "records, state, meta: device bytes of one request (KV, selection state, page tables and LRU order); "
     "host: its bytes in the host pool; at {most}: what {most} requests at once need"
@@ -43,9 +44,13 @@ def plan_table(cells: Sequence[Cell]) -> Group:
     notes = [
         f"{label} cannot run: {cell.infeasible}" for label, cell in zip(labels, cells, strict=True) if cell.infeasible
     ]
+    others = [f"{label}: {cell.note}" for label, cell in zip(labels, cells, strict=True) if cell.note]
+    notes += others[:_MOST_NOTES] + [f"and {len(others) - _MOST_NOTES} more such cells"] * (len(others) > _MOST_NOTES)
     if not cells[0].config.engine.kind.takes_requests:
         lines = (Text(line, style="dim") for line in _scheduling(cells))
-        return Group(*(Text(line) for line in _shared_offline(cells)), _points_table(cells, labels), *lines)
+        return Group(
+            *(Text(line) for line in _shared_offline(cells)), _points_table(cells, labels), *lines, *map(Text, notes)
+        )
     return Group(
         *(Text(line) for line in _shared(cells) if line),
         _table(cells, labels, most),

@@ -9,34 +9,30 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from typing import Any
 
 from harness.display import SweepDisplay
 from harness.experiment import Cell, Point, experiment_dir
 from harness.interrupts import shielded
+from harness.lock import Lock
 from harness.records import RequestRecord, ResultRow, Status
 from harness.schema import to_plain, to_yaml
 from harness.store import write_point
-from harness.sysinfo import machine
+from harness.sysinfo import driver_machine
 from harness.tracking import Tracker
 
 
 class Recorder:
     """Where the rows of one run go."""
 
-    def __init__(self, tracker: Tracker, display: SweepDisplay, *, one_by_one: bool = True):
+    def __init__(self, tracker: Tracker, display: SweepDisplay, *, one_by_one: bool = True, lock: Lock | None = None):
         self.display = display
         self.rows: list[ResultRow] = []
         """All that were kept."""
         self._tracker, self._one_by_one = tracker, one_by_one
+        self._folder_lock = lock
         self._lock = threading.Lock()
         self._told: dict[str, list[ResultRow]] = {}  # side by side: rows of open cells
-
-    @cached_property
-    def driver(self) -> dict[str, Any]:
-        """The machine of this process, for every `env.json`."""
-        return machine()
 
     @contextmanager
     def cell(self, cell: Cell) -> Iterator[None]:
@@ -68,13 +64,18 @@ class Recorder:
         log: str = "",
         files: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Write one point; `env` is said beside the driver's machine."""
+        """Write one point; `env` is said beside the driver's machine.
+
+        Raises StoreError, and Busy when another driver has taken the folder.
+        """
+        if self._folder_lock:
+            self._folder_lock.check()
         write_point(
             experiment_dir(cell.config),
             row,
             requests,
             config_yaml=to_yaml(cell.config),
-            env={"driver": self.driver, **(env or {})},
+            env={"driver": driver_machine(), **(env or {})},
             server_log=log,
             files=files,
         )

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import platform
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 
 from harness.cluster import Cluster, ClusterError
 from harness.display import SweepDisplay
-from harness.experiment import Cell, experiment_dir, server_measures
+from harness.experiment import Cell, server_measures
 from harness.lease import Lease
+from harness.lock import Lock
 from harness.measured import MeasuredCell
 from harness.patience import Patience
 from harness.recorder import Recorder
@@ -22,50 +18,28 @@ from harness.schema import to_plain
 from harness.served import ServedCell
 from harness.side_by_side import SideBySide
 from harness.simulation import simulate_point
-from harness.store import clean_partial
 from harness.tracking import Tracker
-from harness.validate import ConfigError
-
-
-class Busy(RuntimeError):
-    """Another driver writes to the same results folder."""
-
-
-@contextmanager
-def results_lock(folder: Path) -> Iterator[None]:
-    """Hold an experiment's folder for writing. Raises Busy naming who holds it, ConfigError where it cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a+")
-    except OSError as error:
-        raise ConfigError(f"results_dir={folder.parent}: {error.strerror}: choose a folder to write to") from error
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise Busy(
-                f"{folder} is being written by {file.read().strip()}: wait for it, or give this run another name=NAME"
-            ) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}")
-        file.flush()
-        yield
 
 
 class Sweep:
-    """One run of an experiment's pending points, in the order of its cells."""
+    """One run of an experiment's pending points, in the order of its cells.
 
-    def __init__(self, cells: Sequence[Cell], tracker: Tracker, display: SweepDisplay):
+    lock: of the results folder; None: nobody else can write to it.
+    """
+
+    def __init__(self, cells: Sequence[Cell], tracker: Tracker, display: SweepDisplay, lock: Lock | None = None):
         config = cells[0].config
         self._cells = [cell for cell in cells if cell.points]
-        self._cluster_config, self._folder = config.cluster, experiment_dir(config)
+        self._cluster_config = config.cluster
         self._patience = Patience(config.cluster)
-        self._recorder = Recorder(tracker, display, one_by_one=config.cluster.exclusive)
+        self._recorder = Recorder(tracker, display, one_by_one=config.cluster.exclusive, lock=lock)
 
     def run(self) -> list[ResultRow]:
-        """All rows of this run, written to disk one by one. Raises ClusterError without a usable cluster."""
-        clean_partial(self._folder)
+        """All rows of this run, written to disk one by one.
+
+        Raises ClusterError without a usable cluster, StoreError where a row cannot be written, Busy when another driver
+        has taken the folder.
+        """
         feasible = [cell for cell in self._cells if not cell.infeasible]
         for cell in self._cells:
             if cell.infeasible:
@@ -146,4 +120,4 @@ class Sweep:
         flight.all(cells)
 
 
-__all__ = ["Busy", "ClusterError", "Sweep", "results_lock"]
+__all__ = ["ClusterError", "Sweep"]

@@ -32,6 +32,7 @@ NOT_A_CELL = {  # where, when and how often something is run, and what it is cal
     "results_dir",
     "dry_run",
     "retry_failed",
+    "break_lock",
     "grid",
     "cluster.address",
     "cluster.loadgen_cpus",
