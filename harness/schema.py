@@ -469,11 +469,6 @@ class EngineConfig:
     """0: any free port."""
     start_timeout_s: float = 180.0
 
-    @property
-    def devices(self) -> int:
-        """sglang, completed: devices of one instance, on all its nodes."""
-        return (self.tensor_parallel or 1) * self.pipeline_parallel
-
 
 @dataclass(kw_only=True, slots=True)
 class LocalityConfig:
@@ -675,6 +670,19 @@ class Config:
     replay: PolicyConfig = field(default_factory=PolicyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
+
+    @property
+    def devices(self) -> int:
+        """Devices that one instance of a completed config computes on, on all its nodes."""
+        engine = self.engine
+        if engine.kind is EngineKind.sglang:
+            return (engine.tensor_parallel or 1) * engine.pipeline_parallel
+        return self.platform.num_devices
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that one instance of a completed config spans."""
+        return -(-self.devices // self.platform.num_devices)
 
     @property
     def context_len(self) -> int:

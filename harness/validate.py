@@ -27,6 +27,7 @@ from harness.schema import (
     SelectorKind,
     WorkloadKind,
 )
+from harness.serving_rules import complete_serving
 from harness.simulated_rules import AUTO, complete_simulated
 from harness.units import parse_bytes
 
@@ -64,6 +65,8 @@ AT_LEAST_ONE = (  # or null
     "platform.num_devices",
     "selector.page_size",
     "engine.data_parallel",
+    "engine.tensor_parallel",
+    "engine.pipeline_parallel",
     "engine.page_size",
     "engine.max_running_requests",
     "engine.prefill_chunk_tokens",
@@ -170,6 +173,7 @@ def complete(config: Config) -> Config:
     _refuse(complete_selector(config))
     _complete_offload(config)
     _check_admission(config)
+    _refuse(complete_serving(config))
     _complete_sizes(config)
     _refuse(complete_simulated(config))
     _check_device(config)
@@ -295,7 +299,7 @@ def _complete_sizes(config: Config) -> None:
         (config.platform.link, "platform.link", "bandwidth"),
     ):
         value = getattr(owner, key)
-        if value is not None and not (value == AUTO and config.engine.kind is EngineKind.simulated):
+        if value is not None and not (value == AUTO and config.engine.kind.models_memory):
             try:
                 setattr(owner, key, parse_bytes(value))
             except ValueError as error:
@@ -316,6 +320,8 @@ def _check_device(config: Config) -> None:
     platform = config.platform
     if platform.device is Device.cpu:
         platform.cuda_graphs = PlatformConfig().cuda_graphs
+        return
+    if config.engine.kind in (EngineKind.sglang, EngineKind.external):  # neither is this project's to compute
         return
     if config.engine.kind not in (EngineKind.native, EngineKind.kernels):
         raise ConfigError(

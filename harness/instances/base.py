@@ -1,6 +1,6 @@
 """The protocol of a serving instance: something with a URL that a load generator can drive.
 
-An instance is one process on each of `nodes_of(config)` nodes. Each node has an `Instance` of its own, started with
+An instance is one process on each of `config.num_nodes` nodes. Each node has an `Instance` of its own, started with
 its `Place`; they are started together, since none is ready before all are, and the URL is that of the first.
 """
 
