@@ -104,7 +104,8 @@ class RemoteInstance:
         ]
 
     def _in_time(self, check: Check) -> None:
-        """While the leader starts the others may die."""
+        """While the leader starts the others may die, and it would wait for them."""
         check()
+        call_all(self._actors[1:], "check")
         if time.monotonic() > self._deadline_s:
             raise InstanceError("the instance did not answer start in time", may_pass=True)

@@ -14,13 +14,9 @@ from typing import Any
 
 import psutil
 import pytest
-
-from harness.store import read_env, read_rows
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "e2e"))
 from sweep_process import SweepProcess, assert_nothing_left
 
-pytestmark = pytest.mark.slow
+from harness.store import read_env, read_rows
 
 HERE = Path(__file__).parent
 # Ray's name for "use 127.0.0.1", where it needs no token
