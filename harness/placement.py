@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.instances import nodes_of
 from harness.schema import Config, Device, EngineKind
 from harness.units import counted, show_bytes
 
@@ -72,7 +71,7 @@ def accelerators_of(config: Config) -> int:
     """Accelerators that one node of the cell's instance takes."""
     engine, platform = config.engine, config.platform
     if engine.kind is EngineKind.sglang:
-        return -(-engine.devices // nodes_of(config)) if platform.accelerator else 0
+        return -(-config.devices // config.num_nodes) if platform.accelerator else 0
     return 1 if platform.device is Device.cuda and engine.kind is not EngineKind.external else 0
 
 
@@ -88,7 +87,7 @@ def ask_of(config: Config) -> Ask:
         each["GPU"] = float(devices)
         if platform.accelerator:
             each[accelerator_resource(platform.accelerator)] = _SHARE
-    return Ask(each, nodes_of(config))
+    return Ask(each, config.num_nodes)
 
 
 def accelerator_resource(name: str) -> str:

@@ -93,6 +93,11 @@ def test_bundles_lie_where_they_should(nodes: Nodes) -> None:
     loadgen, two = said["loadgen"], said["two"]
     assert len(set(two)) == 2 and loadgen not in two  # strictly spread, away from the load generator
     assert said["ran_on"] == two  # rank 0 on the first
+    assert said["spanning"]["url"].endswith("/1") and said["spanning"]["nodes"] == two  # rank 1 has met rank 0
+    assert "node rank 0" in said["spanning"]["log"] and "node rank 1" in said["spanning"]["log"]
+    assert (
+        said["broken"]["may_pass"] and "actor is gone" in said["broken"]["error"]
+    )  # the leader waits for it no longer
     assert {name for name, cpus in said["free_beside_two"].items() if cpus == 0} == set(two)  # owned, all CPUs
     assert "no room for 1 CPU on each of 4 nodes" in said["four"]
     (one,) = said["one"]
