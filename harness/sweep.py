@@ -17,7 +17,7 @@ from harness.loads import point_loads, point_row, prompt_source
 from harness.lock import Lock
 from harness.offline import OfflineError
 from harness.records import RequestRecord, ResultRow, Status
-from harness.schema import to_plain, to_yaml
+from harness.schema import to_plain
 from harness.simulation import simulate_point
 from harness.store import write_point
 from harness.sysinfo import driver_machine
@@ -187,7 +187,7 @@ class Sweep:
         folder = experiment_dir(cell.config)
         if self.lock:
             self.lock.check()
-        write_point(folder, row, requests, config_yaml=to_yaml(cell.config), env=env, server_log=log, files=files)
+        write_point(folder, row, requests, config_yaml=cell.config_yaml, env=env, server_log=log, files=files)
         self.tracker.log_point(row)
         self.display.finished(cell, point, row)
 

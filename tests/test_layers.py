@@ -42,6 +42,7 @@ LAYERS: list[set[str]] = [
         "harness.lock",
         "harness.store",
         "harness.sysinfo",
+        "harness.tracked",
         "harness.tracking",
     },
     {"harness.instances", "harness.offline", "harness.simulation"},
