@@ -3,7 +3,7 @@
 experiment=quickstart                     run it; what is on disk already is not run again
 experiment=quickstart dry_run=true        print cells, points and bytes, start nothing
 experiment=quickstart offload=full_kv     replace a grid axis; key=a,b sweeps any key
-tracker=none  cluster.address=auto  retry_failed=true  name=my_run  results_dir=DIR
+tracker=none  cluster.address=auto  cluster.budget_s=28800  retry_failed=true  name=my_run  results_dir=DIR
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def main(argv: list[str] | None = None) -> int:
     """0: every point is on disk, ok or infeasible; 1: some failed or are invalid, now or in an earlier run, or the disk
-    is full; 2: nothing was started; 130: interrupted."""
+    is full; 2: nothing was started; 3: `cluster.budget_s` is used up and points are left; 130: interrupted."""
     args = _arguments(argv)
     try:
         with interruptible():
@@ -145,8 +145,9 @@ def _run(cells: list[Cell], console: Console) -> int:
 
 
 def _run_locked(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> int:
+    left = 0
     if any(cell.points for cell in cells):
-        drawn = _sweep(cells, folder, console, lock)
+        drawn, left = _sweep(cells, folder, console, lock)
     else:
         from analysis.draw import draw
 
@@ -159,7 +160,10 @@ def _run_locked(cells: list[Cell], folder: Path, console: Console, lock: Lock) -
     if bad:
         said = f"{counted(bad, 'point')} failed or invalid, see the table; retry_failed=true runs them again"
         print(said, file=sys.stderr)
-    return 1 if bad else 0
+    if left:
+        spent = f"cluster.budget_s={cells[0].config.cluster.budget_s:g} is used up"
+        print(f"{spent}: {counted(left, 'point')} left to run, the same command goes on", file=sys.stderr)
+    return 3 if left else 1 if bad else 0
 
 
 def _not_usable(cells: list[Cell], folder: Path) -> int:
@@ -172,7 +176,8 @@ def _not_usable(cells: list[Cell], folder: Path) -> int:
     )
 
 
-def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> Drawn:
+def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tuple[Drawn, int]:
+    """Run what is left, and draw; also how many points the budget left."""
     from analysis.draw import draw
     from harness.sweep import Sweep
 
@@ -182,7 +187,8 @@ def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> Dra
             config.tracker, experiment=config.name, results_dir=Path(config.results_dir), say=display.say
         )
         try:
-            Sweep(cells, tracker, display, lock).run()
+            sweep = Sweep(cells, tracker, display, lock)
+            sweep.run()
             drawn = draw(folder)
             pngs = [path for path in drawn.figures if path.suffix == ".png"]
             table = read_rows(folder).to_dict("records")
@@ -190,7 +196,7 @@ def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> Dra
         finally:
             with shielded():
                 tracker.close()
-    return drawn
+    return drawn, sweep.left
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def experiment_dir(config: Config) -> Path:
 
 
 def plan(configs: Sequence[Config]) -> list[Cell]:
-    """The cells of an experiment; points whose row is on disk are not run again.
+    """The cells of an experiment in the order they run in; points whose row is on disk are not run again.
 
     Rows of status `failed` and `invalid` count as done too, unless `retry_failed`. Raises ConfigError for cells
     that serve beside cells that do not, and for a folder that holds what was measured with another config.
@@ -120,7 +120,19 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
             rule = make_pools(config) if config.engine.kind is EngineKind.simulated else FullOutput(config)
             refusal = rule.refusal(*config.workload.longest)
         cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal, text, note))
-    return cells
+    return in_run_order(cells)
+
+
+def in_run_order(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells of a model, a platform and an engine one after another, so that weights that a node has read are still
+    in its memory for the next; models in the order they are first named, within each the order of the grid."""
+    firsts: dict[tuple[str, ...], int] = {}
+    keys = []
+    for cell in cells:
+        c = cell.config
+        parts = (f"{c.model.name} {c.model.weights}", c.platform.name, c.engine.kind.value)
+        keys.append([firsts.setdefault(parts[: n + 1], len(firsts)) for n in range(len(parts))])
+    return [cell for _, cell in sorted(zip(keys, cells, strict=True), key=lambda pair: pair[0])]
 
 
 def _points(config: Config) -> list[Point]:

@@ -32,7 +32,7 @@ def load_problems(config: Config) -> Iterator[str]:
 def workload_problems(config: Config) -> Iterator[str]:
     """What is inconsistent in `workload`, and between it and the model."""
     work = config.workload
-    if work.kind.needs_tokenizer and config.model.weights == "random":
+    if work.kind.needs_tokenizer and (config.model.weights == "random" or config.model.weights.startswith("hf:")):
         yield (
             f"workload={work.kind.value} needs a tokenizer, which model={config.model.name} has not; "
             "choose workload=random_ids"

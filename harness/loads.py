@@ -41,7 +41,7 @@ def point_loads(config: Config, point: Point, source: Source, url: str) -> tuple
         load=config.load,
         temperature=config.workload.temperature,
         ignore_eos=not config.workload.stop_on_eos,
-        devices=config.platform.num_devices,
+        devices=config.devices,
     )
     count = config.load.warmup_requests
     if not count:

@@ -120,6 +120,8 @@ class Staging(Enum):
 
 class EngineKind(Enum):
     native = "native"
+    sglang = "sglang"
+    external = "external"
     kernels = "kernels"
     simulated = "simulated"
     replay = "replay"
@@ -128,12 +130,17 @@ class EngineKind(Enum):
     @property
     def serves(self) -> bool:
         """Whether a cell is a server that load is sent to; else it is measured in place (`harness.offline`)."""
-        return self is EngineKind.native
+        return self in (EngineKind.native, EngineKind.sglang, EngineKind.external)
 
     @property
     def takes_requests(self) -> bool:
         """Whether requests are its load, over the wire or in virtual time; else selections."""
-        return self in (EngineKind.native, EngineKind.simulated)
+        return self.serves or self is EngineKind.simulated
+
+    @property
+    def models_memory(self) -> bool:
+        """Whether memory is planned as SGLang cuts it (`harness.simulation.pools`)."""
+        return self in (EngineKind.simulated, EngineKind.sglang)
 
     @property
     def needs_cluster(self) -> bool:
@@ -206,7 +213,8 @@ class ModelConfig:
     name: str = MISSING
     family: Family = MISSING
     weights: str = "random"
-    """`random` (from `seed`), `fetch:NAME` (see `python -m harness.fetch`), or a Hugging Face folder."""
+    """`random` (from `seed`), `fetch:NAME` (see `python -m harness.fetch`), or a Hugging Face folder; for sglang and
+    external also `hf:ORG/NAME` (a name or a folder that only the server's nodes know)."""
     seed: int = 0
     dtype: DType = DType.float32
     num_layers: int = MISSING
@@ -357,7 +365,7 @@ class PlatformConfig:
     cuda_graphs: bool = True
     """cuda only: whether decode steps are captured into CUDA graphs, one for each size of batch and context."""
     num_devices: int = 1
-    """Devices one instance computes on; `output_throughput_per_device` divides by it."""
+    """Devices of one node that an instance computes on; `output_throughput_per_device` divides by their number."""
     accelerator: str | None = None
     """Their kind, as sold; null: the CPU."""
     device_memory: int | str | None = None
@@ -372,6 +380,8 @@ class PlatformConfig:
     """Bytes a second from the host to one device, one direction."""
     host_memory: int | str | None = None
     """Bytes of the node that holds the devices."""
+    driver: str | None = None
+    """The GPUs' driver that is to be there, as far as given: `570` takes 570.86; null: any."""
     costs: CostConfig = field(default_factory=CostConfig)
     num_cpus: float = 1
     """CPU cores reserved for one instance; also the threads its engine computes with."""
@@ -404,20 +414,37 @@ class EngineConfig:
     context_len: int | None = None
     """Longest prompt + output served; null: the model's `max_positions`."""
     device_kv_budget: int | str = MISSING
-    """Device bytes for records, selection state and metadata together (`16MiB`), of each rank. `auto` (simulated):
-    what `memory_fraction` of the platform's device leaves beside the weights."""
+    """Device bytes for records, selection state and metadata together (`16MiB`), of each rank. `auto` (simulated and
+    sglang): what `memory_fraction` of the platform's device leaves beside the weights."""
     host_kv_budget: int | str = MISSING
-    """Host pool bytes, of each rank. `auto` (simulated): the rank's share of `host_fraction` of the node's memory."""
+    """Host pool bytes, of each rank. `auto` (simulated and sglang): the rank's share of `host_fraction` of the node's
+    memory."""
     memory_fraction: float = 0.85
-    """Simulated only: share of device memory for weights and KV together (SGLang's --mem-fraction-static)."""
+    """Simulated and sglang: share of device memory for weights and KV together (SGLang's --mem-fraction-static)."""
     host_fraction: float = 0.9
-    """Simulated only: share of the node's memory that host pools may take."""
+    """Simulated and sglang: share of the node's memory that host pools may take."""
     data_parallel: int | None = None
-    """Simulated only: ranks that each hold requests of their own and step together; null: one on every device.
-    With fewer, the devices of a rank share its attention as tensor parallelism does."""
+    """Simulated and sglang: ranks that each hold requests of their own and step together; null: one on every device.
+    With fewer, the devices of a rank share its attention as tensor parallelism does (SGLang's DP attention)."""
+    tensor_parallel: int | None = None
+    """sglang only: --tp-size, devices that share each layer; null: all of the platform's, over `pipeline_parallel`.
+    With more devices than one node has (`platform.num_devices`), the instance spans several nodes."""
+    pipeline_parallel: int = 1
+    """sglang only: --pp-size."""
+    python: str | None = None
+    """sglang only: the interpreter that has SGLang, on the node the instance runs on; null: this project's own, where
+    its extra `sglang` is installed."""
+    server_args: list[str] = field(default_factory=list)
+    """sglang only: more flags for its launch, as on a command line, such as [--moe-runner-backend triton]. A flag that
+    the config sets is refused."""
+    env: list[str] = field(default_factory=list)
+    """sglang only: NAME=VALUE each, set in its environment. It is written to result files: no keys or tokens."""
+    url: str | None = None
+    """external only: base URL of the running server, such as http://host:8000."""
     host_to_device_ratio: float | None = None
-    """Simulated only: pools as SGLang cuts them, the host's this many times the device's in tokens, with selection
-    state for all of them reserved; null: each request counts what it holds, as the native engine does."""
+    """Simulated and sglang: pools as SGLang cuts them, the host's this many times the device's in tokens, with
+    selection state for all of them reserved; null, simulated: each request counts what it holds, as the native engine
+    does; null, sglang: 2, its default."""
     staging: Staging = Staging.streamed
     """Simulated only: what an offload system holds of a prompt on the device while it is computed."""
     page_size: int = 16
@@ -436,6 +463,8 @@ class EngineConfig:
     and select and attend one request at a time: greedy text then does not depend on who else is running.
     Costs decode time."""
     host: str = "127.0.0.1"
+    """Where the server listens. On an existing cluster the default means its node's address there, so that the load
+    generator reaches it from other nodes."""
     port: int = 0
     """0: any free port."""
     start_timeout_s: float = 180.0
@@ -584,11 +613,26 @@ class PolicyConfig:
 @dataclass(kw_only=True, slots=True)
 class ClusterConfig:
     address: str | None = None
-    """null: a local Ray for this run; else an existing cluster (`auto`, `host:port`, `ray://host:port`)."""
+    """null: a local Ray for this run; else an existing cluster (`auto`, `host:port`)."""
     loadgen_cpus: float = 1
     """CPU cores reserved for the load generator."""
     ready_timeout_s: float = 120.0
     """How long to wait for the cluster to place an actor."""
+    exclusive: bool = True
+    """A cell owns its nodes while it is measured: all their CPUs and GPUs are taken, beside the load generator's.
+    false: cells that fit on the cluster side by side run side by side, each with a load generator of its own; their
+    `env.json` says beside whom."""
+    cell_timeout_s: float | None = None
+    """A cell that takes longer, with the start of its instance and all tries, ends: what is left of it fails."""
+    point_timeout_s: float | None = None
+    """A point that takes longer, with its warm-up, fails; the next one runs."""
+    retries: int = 2
+    """How often a point is tried again by itself after what may pass: a node or an actor lost, a server or a load
+    generator killed, a port taken."""
+    retry_wait_s: float = 5.0
+    """The pause before that, doubled after each further failure, at most 5 minutes."""
+    budget_s: float | None = None
+    """For the whole run: once these seconds are used up, no point is started any more. The same command goes on."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -626,6 +670,19 @@ class Config:
     replay: PolicyConfig = field(default_factory=PolicyConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
+
+    @property
+    def devices(self) -> int:
+        """Devices that one instance of a completed config computes on, on all its nodes."""
+        engine = self.engine
+        if engine.kind is EngineKind.sglang:
+            return (engine.tensor_parallel or 1) * engine.pipeline_parallel
+        return self.platform.num_devices
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that one instance of a completed config spans."""
+        return -(-self.devices // self.platform.num_devices)
 
     @property
     def context_len(self) -> int:

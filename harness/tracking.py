@@ -137,6 +137,7 @@ class WandbTracker:
         self._warned: set[str] = set()
         self._run: Any = None
         self._name = ""  # of the open run
+        self._given: set[str] = set()  # rows it was given by this process
         self._used = False
         self._tracked = Tracked(self._dir / "wandb")
 
@@ -155,8 +156,8 @@ class WandbTracker:
                     self.log_point(row)
 
     def log_point(self, row: ResultRow) -> None:
-        """See `Tracker`. Measures that were not taken are left out."""
-        if self._run is None:
+        """See `Tracker`. Measures that were not taken are left out; a row that this run was given already is."""
+        if self._run is None or digest(row) in self._given:
             return
         point: dict[str, Any] = {k: v for k, v in row.measures.items() if v is not None}
         point |= {"concurrency": row.concurrency, "repeat": row.repeat, "status": row.status.value}
@@ -164,10 +165,12 @@ class WandbTracker:
             point["reason"] = row.reason
         with self._guarded("logging a point"):
             self._run.log(point, step=self._tracked.add(self._name, digest(row)))
+            self._given.add(digest(row))
 
     def finish_cell(self) -> None:
         """See `Tracker`."""
         run, self._run = self._run, None
+        self._given.clear()
         if run is None:
             return
         with self._guarded("finishing a run"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from harness.instances.base import Instance, InstanceError
+from harness.instances.base import Instance, InstanceError, Place
 from harness.instances.native import NativeInstance
 from harness.schema import Config, EngineKind
 
-__all__ = ["Instance", "InstanceError", "make_instance"]
+__all__ = ["Instance", "InstanceError", "Place", "make_instance"]
 
 
 def make_instance(config: Config) -> Instance:

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from harness.instances.base import InstanceError
+from harness.instances.base import ALONE, InstanceError, Place
 from harness.instances.process import ServerProcess
 from harness.records import ServerStats
 from harness.schema import Config, to_yaml
@@ -35,7 +35,8 @@ class NativeInstance:
         self._process: ServerProcess | None = None
         self._url = ""
 
-    def start(self) -> str:
+    def start(self, place: Place = ALONE) -> str:
+        assert place.num_nodes == 1, "the native engine computes on one node"
         ready, told = os.pipe()
         os.set_blocking(ready, False)
         try:
