@@ -13,7 +13,7 @@ from harness.engine.kv.sharing import prefetch_label
 from harness.fit import check_fit, nearest
 from harness.identity import cell_id
 from harness.records import SERVER_MEASURES, ResultRow, ServerStats, Status
-from harness.schema import Config, EngineKind
+from harness.schema import Config, EngineKind, to_yaml
 from harness.simulation.pools import capacity, make_pools
 from harness.store import point_dir, stored_status
 from harness.validate import ConfigError
@@ -39,6 +39,7 @@ class Cell:
     points: tuple[Point, ...]  # to run
     done: tuple[Point, ...]  # on disk
     infeasible: str | None  # why its requests can never be served; no instance is started then
+    config_yaml: str = ""  # for every point's folder
     note: str | None = None  # which other cell on disk it is not
 
     @property
@@ -111,13 +112,14 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
             status = stored.get((identity, point.concurrency, point.repeat))
             again = config.retry_failed and status in RETRIED
             (todo if status is None or again else done).append(point)
-        check_fit((point_dir(folder, identity, point.concurrency, point.repeat) for point in done), config)
-        note = None if done or not strangers else nearest(folder, config, strangers)
+        text = to_yaml(config)
+        check_fit((point_dir(folder, identity, point.concurrency, point.repeat) for point in done), text)
+        note = None if done or not strangers else nearest(folder, text, strangers)
         refusal = None
         if config.engine.kind.takes_requests:
             rule = make_pools(config) if config.engine.kind is EngineKind.simulated else FullOutput(config)
             refusal = rule.refusal(*config.workload.longest)
-        cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal, note))
+        cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal, text, note))
     return in_run_order(cells)
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import yaml
 
 from harness.identity import NOT_IDENTITY
-from harness.schema import Config, to_yaml
 from harness.validate import ConfigError
 
 _SHOWN = 3  # keys of a difference
@@ -23,9 +22,8 @@ _NOWHERE = "nothing"
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def check_fit(points: Iterable[Path], config: Config) -> None:
-    """Compare the config of each stored point with that of its cell. ConfigError names the folder and the keys."""
-    mine = to_yaml(config)
+def check_fit(points: Iterable[Path], mine: str) -> None:
+    """Compare the config of each stored point with that of its cell, as YAML. ConfigError names folder and keys."""
     for point in points:
         file = point / "config.yaml"
         try:
@@ -39,9 +37,9 @@ def check_fit(points: Iterable[Path], config: Config) -> None:
             )
 
 
-def nearest(experiment_dir: Path, config: Config, strangers: Iterable[str]) -> str | None:
+def nearest(experiment_dir: Path, config_yaml: str, strangers: Iterable[str]) -> str | None:
     """What sets a cell apart from the most alike of other cells on disk; None where none is alike."""
-    mine = _flat(to_yaml(config))
+    mine = _flat(config_yaml)
     best: tuple[int, str, dict[str, tuple[Any, Any]]] | None = None
     for cell in strangers:
         file = next(iter(sorted((experiment_dir / cell).glob("c*-r*/config.yaml"))), None)

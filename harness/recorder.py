@@ -16,7 +16,7 @@ from harness.experiment import Cell, Point, experiment_dir
 from harness.interrupts import shielded
 from harness.lock import Lock
 from harness.records import RequestRecord, ResultRow, Status
-from harness.schema import to_plain, to_yaml
+from harness.schema import to_plain
 from harness.store import write_point
 from harness.sysinfo import driver_machine
 from harness.tracking import Tracker
@@ -74,7 +74,7 @@ class Recorder:
             experiment_dir(cell.config),
             row,
             requests,
-            config_yaml=to_yaml(cell.config),
+            config_yaml=cell.config_yaml,
             env={"driver": driver_machine(), **(env or {})},
             server_log=log,
             files=files,

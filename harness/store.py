@@ -8,6 +8,7 @@ is being written has a hidden name ending in `.partial`, which every reader igno
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -111,6 +112,18 @@ def read_steps(point: Path | str) -> pd.DataFrame:
         raise _unreadable(path, error) from error
 
 
+def cell_rows(experiment_dir: Path, cell_id: str) -> list[ResultRow]:
+    """The stored rows of one cell, in the order a sweep measures them; none where there is no such cell."""
+    folder = experiment_dir / cell_id
+    points = [point for point in folder.glob("c*-r*") if _POINT_NAME.fullmatch(point.name)]
+    return sorted(map(read_row, points), key=lambda row: (row.repeat, row.concurrency))
+
+
+def digest(row: ResultRow) -> str:
+    """What tells a row from any other, also from another try of the same point."""
+    return hashlib.sha256(_json(row.to_flat()).encode()).hexdigest()[:16]
+
+
 def read_rows(experiment_dir: Path | str) -> pd.DataFrame:
     """One tidy table, one row per point, sorted by (cell_id, concurrency, repeat).
 
@@ -184,8 +197,12 @@ _ACCEPTS: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int64": (int,),
     "Int64": (int, type(None)),
-    "float64": (int, float, type(None)),
+    "float64": (float, int, type(None)),
 }
+_TYPES = [  # what each column's values may be; `type(x) in` a tuple is what makes a thousand rows quick
+    (name, (*_ACCEPTS[dtype], type(None)) if name in _NULLABLE_TEXT else _ACCEPTS[dtype])
+    for name, dtype in COLUMN_DTYPES.items()
+]
 
 
 def _points(experiment_dir: Path) -> Iterator[Path]:
@@ -227,12 +244,9 @@ def _unreadable(path: Path, error: BaseException) -> ValueError:
 
 
 def _check_types(flat: dict[str, Any]) -> None:
-    for name, dtype in COLUMN_DTYPES.items():
-        value = flat[name]
-        if name in _NULLABLE_TEXT and value is None:
-            continue
-        if not isinstance(value, _ACCEPTS[dtype]) or (isinstance(value, bool) and dtype != "bool"):
-            raise ValueError(f"{name} is {value!r}, which is no {dtype}")
+    for name, accepted in _TYPES:
+        if type(flat[name]) not in accepted:
+            raise ValueError(f"{name} is {flat[name]!r}, which is no {COLUMN_DTYPES[name]}")
 
 
 def _check_place(flat: dict[str, Any], point: Path) -> None:

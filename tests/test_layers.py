@@ -45,6 +45,7 @@ LAYERS: list[set[str]] = [
         "harness.patience",
         "harness.store",
         "harness.sysinfo",
+        "harness.tracked",
         "harness.tracking",
     },
     {"harness.instances", "harness.offline", "harness.simulation"},

@@ -9,7 +9,6 @@ from harness.schema import Config, EngineKind
 __all__ = ["Instance", "InstanceError", "Place", "make_instance"]
 
 
-
 def make_instance(config: Config) -> Instance:
     """The instance of `engine.kind`, not started."""
     return {EngineKind.native: NativeInstance}[config.engine.kind](config)
