@@ -42,7 +42,9 @@ def complete_simulated(config: Config) -> str | None:
 def simulated_twin(config: Config) -> Config | str:
     """The cell of a completed engine=sglang as engine=simulated would run it, or why it cannot."""
     if config.devices != config.platform.num_devices:
-        return f"platform={config.platform.name} has costs of {config.platform.num_devices} devices, not {config.devices}"
+        return (
+            f"platform={config.platform.name} has costs of {config.platform.num_devices} devices, not {config.devices}"
+        )
     twin = copy.deepcopy(config)
     twin.engine.kind = EngineKind.simulated
     return _missing(twin) or twin
