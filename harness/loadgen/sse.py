@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 Piece = tuple[float, bytes]  # when the bytes arrived (seconds), the bytes
 
+_BOM = b"\xef\xbb\xbf"
 _OTHER_FIELDS = (b":", b"id", b"retry")  # a comment, and the fields that mean nothing here
 
 
@@ -28,10 +29,12 @@ def _is_one_payload(piece: bytes) -> bool:
 
 
 class EventSplitter:
-    """Cuts a byte stream into events however the network cut it. Lines end in LF or CRLF."""
+    """Cuts a byte stream into events however the network cut it. Lines end in LF, CRLF or CR (HTML standard, 9.2.5)."""
 
     def __init__(self) -> None:
         self._tail = b""
+        self._begun = False  # what can be a byte order mark is behind us
+        self._skip_lf = False  # the last line ended in a CR, whose LF may still come
         self._data: list[bytes] = []
         self._name = b""
         self._time_s = 0.0
@@ -43,10 +46,7 @@ class EventSplitter:
 
     def feed(self, time_s: float, piece: bytes) -> Iterator[Event]:
         """The events `piece` completes. Raises NotSSE, with the line, at a line of no known field."""
-        lines = (self._tail + piece).split(b"\n")
-        self._tail = lines.pop()
-        for line in lines:
-            line = line.removesuffix(b"\r")
+        for line in self._lines(piece):
             if not line:
                 if self._data:
                     yield Event(self._time_s, b"\n".join(self._data), self._name)
@@ -58,6 +58,23 @@ class EventSplitter:
                 self._name = line[6:].strip()
             elif not line.startswith(_OTHER_FIELDS):
                 raise NotSSE(line.decode(errors="replace"))
+
+    def _lines(self, piece: bytes) -> list[bytes]:
+        """The lines that `piece` completes."""
+        if self._skip_lf and piece:
+            piece, self._skip_lf = piece.removeprefix(b"\n"), False
+        data = self._tail + piece
+        if not self._begun:
+            if len(data) < len(_BOM) and _BOM.startswith(data):
+                self._tail = data
+                return []
+            data, self._begun = data.removeprefix(_BOM), True
+        if b"\r" in data:
+            self._skip_lf = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = data.split(b"\n")
+        self._tail = lines.pop()
+        return lines
 
     def close(self) -> Iterator[Event]:
         """A last event whose closing blank line the server left out; half a line is dropped."""

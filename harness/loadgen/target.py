@@ -38,6 +38,13 @@ class Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
+def models_url(base_url: str) -> str:
+    """Where the server under `base_url` lists its models. Raises ValueError."""
+    target = parse_target(base_url, "completions")
+    scheme = base_url.partition("://")[0]
+    return f"{scheme}://{target.authority}{target.path.removesuffix(PATHS['completions'])}/v1/models"
+
+
 def parse_target(
     base_url: str, endpoint: Endpoint, *, api_key: str | None = None, tls: ssl.SSLContext | None = None
 ) -> Target:

@@ -27,7 +27,7 @@ def test_events_do_not_depend_on_how_the_network_cut_them(cuts):
     for event in found:  # stamped by the piece that brought the end of its last data line
         last_line = event.data.split(b"\n")[-1]
         end = BODY.index(last_line) + len(last_line)
-        end += 2 if event.name else 1
+        end += 1
         assert event.time_s == min(edge for edge in edges if edge >= end)
 
 
@@ -174,9 +174,16 @@ def test_chat_deltas_with_role_and_reasoning():
         (read(GOOD[0], chunk("b", 2, "abort")), "stream_error"),
         (read(GOOD[0], end=b""), "early_stop"),
         (read(end=b""), "early_stop"),
-        (read(GOOD[0]), "wrong_length"),
+        (read(GOOD[0]), "early_stop"),
+        (read(end=b"data: [DONE]\n\n"), "early_stop"),
+        (read(chunk("a")), "early_stop"),
+        (read(chunk("a", 1, "length")), "wrong_length"),
         (read(*GOOD, chunk("c", 3)), "wrong_length"),
-        (read(chunk("a"), chunk("b")), "malformed"),
+        (read(chunk("a"), chunk("b", finish="length")), "malformed"),
+        (read(chunk("a", 10**30), GOOD[1]), "malformed"),
+        (read(GOOD[0], end=b'data: {"choices": [], "usage": {"completion_tokens": 1e400}}\n\n'), "malformed"),
+        (read(chunk("a", -1)), "malformed"),
+        (read(chunk("a", 1.5)), "malformed"),
         (read(end=b"data: {'a'\n\n"), "malformed"),
         (read(end=b"data: [1]\n\n"), "malformed"),
         (read({"choices": [None]}), "malformed"),
@@ -191,6 +198,25 @@ def test_failure_classes(reading, kind):
     assert problem[0] == kind
     assert "\n" not in problem[1]
     assert problem[1]
+
+
+def test_a_null_count_is_no_count():
+    null = {"usage": {"prompt_tokens": None, "completion_tokens": None}}
+    assert read(chunk("a") | null, chunk("b", finish="length"), chunk(count=2)).judge(2, exact=True) is None
+    reading = read(chunk("a") | null, chunk("b", finish="length") | null)
+    assert reading.judge(2, exact=True) == ("malformed", "no usage in the stream, so its tokens cannot be counted")
+    huge = read(chunk("a", 10**30)).judge(2, exact=True)[1]
+    assert "completion_tokens is 1000" in huge and "no number of tokens" in huge
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@given(cuts=st.sets(st.integers(1, 120)))
+def test_lines_may_end_as_the_standard_says(bom, end, cuts):
+    body = bom + BODY.replace(b"\r\n", b"\n").replace(b"\n", end)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(body)), len(body)]
+    pieces = [(float(stop), body[start:stop]) for start, stop in pairwise(edges)]
+    assert [event.data for event in events(pieces)] == DATA
 
 
 def test_fewer_tokens_are_right_when_eos_may_stop():
