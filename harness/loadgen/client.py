@@ -12,6 +12,7 @@ import re
 import ssl
 import time
 from collections import deque
+from operator import sub
 from types import TracebackType
 from typing import Self
 
@@ -200,7 +201,7 @@ class _Reception:
         self._grace_s = grace_s
         self.done_s: float | None = None  # when [DONE] came
         self._deadline = Deadline(limits, started_s, look=connection.look, late=connection.finish)
-        self.response = Response(self._take, self._take_event)
+        self.response = Response(self._take, self._take_events)
 
     def sent(self, sent_s: float) -> None:
         self._exchange.sent_s = self._deadline.event_s = sent_s
@@ -217,14 +218,14 @@ class _Reception:
         self._last_s = time_s
         self._look_into(time_s, piece)
 
-    def _take_event(self, time_s: float, event: bytes) -> None:
-        """One more event, of JSON, after the first token."""
+    def _take_events(self, times_s: list[float], events: list[bytes]) -> None:
+        """More events, of JSON, after the first token."""
         exchange = self._exchange
-        exchange.times_s.append(time_s)
-        exchange.pieces.append(event)
-        self._gatherer.gaps_s.append(time_s - self._last_s)
-        self._last_s = self._deadline.event_s = time_s
-        self._progress.events += 1
+        exchange.times_s += times_s
+        exchange.pieces += events
+        self._gatherer.gaps_s += map(sub, times_s, [self._last_s, *times_s])
+        self._last_s = self._deadline.event_s = times_s[-1]
+        self._progress.events += len(events)
 
     def _look_into(self, time_s: float, piece: bytes) -> None:
         """See what a piece means to the time limits."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from harness.loadgen.counts import Delta, TokenCounts, Uncountable, count_tokens
-from harness.loadgen.sse import Event
+from harness.loadgen.sse import BETWEEN, Event, whole_events
 
 _DONE = b"[DONE]"
+_WORD = secrets.token_hex(8)
+_WORD_BETWEEN = f'}},"{_WORD}",{{'.encode()
 _MOST_TOKENS = 1 << 31  # of one request; a count beyond it is none
 _CUT_SHORT = "the stream ended in [DONE] without a finish reason"
 _BROKEN_OFF = {"abort", "error", "cancelled"}  # finish reasons of a request the server gave up
@@ -76,6 +80,32 @@ class StreamReading:
         except ValueError:
             self.problem = ("malformed", f"an event is not JSON: {one_line(event.data, 80)}")
             return
+        self._add_other(event, payload)
+
+    def add_whole(self, times_s: Sequence[float], pieces: Sequence[bytes]) -> bool:
+        """Take pieces that are each one event with a JSON object; False, with nothing done, for any others.
+
+        They are parsed as one JSON list, with a word between any two that no server can know.
+        """
+        stream = whole_events(pieces)
+        if stream is None:
+            return False
+        try:
+            found = orjson.loads(b"[" + stream[6:-2].replace(BETWEEN, _WORD_BETWEEN) + b"]")
+        except ValueError:
+            return False
+        if len(found) != 2 * len(pieces) - 1 or found[1::2].count(_WORD) != len(pieces) - 1:
+            return False
+        self._counts = None
+        for time_s, payload, piece in zip(times_s, found[::2], pieces, strict=True):
+            if self.done or self.problem:
+                break
+            if not self._take_usual(time_s, payload):
+                self._add_other(Event(time_s, piece[6:-2], b""), payload)
+        return True
+
+    def _add_other(self, event: Event, payload: Any) -> None:
+        """Take an event that is not the usual chunk."""
         if not isinstance(payload, dict):
             self.problem = ("malformed", f"an event is not a JSON object: {one_line(event.data, 80)}")
             return

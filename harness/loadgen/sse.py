@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 Piece = tuple[float, bytes]  # when the bytes arrived (seconds), the bytes
 
 _BOM = b"\xef\xbb\xbf"
 _OTHER_FIELDS = (b":", b"id", b"retry")  # a comment, and the fields that mean nothing here
+
+
+BETWEEN = b"}\n\ndata: {"  # one event with a JSON object and the next, in the usual form
 
 
 class Event(NamedTuple):
@@ -26,6 +29,18 @@ class NotSSE(ValueError):
 def _is_one_payload(piece: bytes) -> bool:
     """Whether a piece is exactly one event with a JSON object, in the usual form: its one line and a blank one."""
     return piece.startswith(b"data: {") and piece.endswith(b"\n\n") and piece.find(b"\n") == len(piece) - 2
+
+
+def whole_events(pieces: Sequence[bytes]) -> bytes | None:
+    """All pieces as one, if each is exactly one event with a JSON object, in the usual form; else None.
+
+    Costs a fraction of looking at each: all line ends are those after the pieces, and each begins as it should.
+    """
+    if not all(piece.endswith(b"}\n\n") for piece in pieces):
+        return None
+    stream = b"".join(pieces)
+    usual = stream.startswith(b"data: {") and stream.count(b"\n") == 2 * len(pieces)
+    return stream if usual and stream.count(BETWEEN) == len(pieces) - 1 else None
 
 
 class EventSplitter:
@@ -76,8 +91,16 @@ class EventSplitter:
         self._tail = lines.pop()
         return lines
 
-    def close(self) -> Iterator[Event]:
-        """A last event whose closing blank line the server left out; half a line is dropped."""
+    def take(self, time_s: float, piece: bytes) -> Iterator[Event]:
+        """As `feed`, quickly where the piece is one whole event."""
+        if self.between and _is_one_payload(piece):
+            yield Event(time_s, piece[6:-2], b"")
+        else:
+            yield from self.feed(time_s, piece)
+
+    def close(self, time_s: float) -> Iterator[Event]:
+        """A last event whose closing blank line, or line end, the server left out."""
+        yield from self.feed(time_s, b"\n")
         if self._data:
             yield Event(self._time_s, b"\n".join(self._data), self._name)
         self._data = []
@@ -88,9 +111,5 @@ def events(pieces: Iterable[Piece]) -> Iterator[Event]:
     splitter = EventSplitter()
     last_s = 0.0
     for last_s, piece in pieces:
-        if splitter.between and _is_one_payload(piece):
-            yield Event(last_s, piece[6:-2], b"")
-        else:
-            yield from splitter.feed(last_s, piece)
-    yield from splitter.feed(last_s, b"\n")  # the last line may lack its end
-    yield from splitter.close()
+        yield from splitter.take(last_s, piece)
+    yield from splitter.close(last_s)

@@ -57,7 +57,7 @@ def parse_target(
         port = url.port
     except ValueError as error:
         raise ValueError(f"base_url is {base_url!r}: {error}") from error
-    if url.scheme not in _PORTS or not url.hostname:
+    if url.scheme not in _PORTS or not url.hostname or port == 0:
         raise ValueError(f"base_url is {base_url!r}; it must be http://HOST[:PORT][/PATH], or https://")
     if url.query or url.fragment or url.username is not None:
         raise ValueError(f"base_url is {base_url!r}; it can have no user, query or fragment (there is an API key)")

@@ -210,7 +210,7 @@ def test_missing_files_and_servers_are_a_line(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "url", ["", "http://", "http://h:99999", "http://h:x", "ftp://h", "http://u:p@h", "http://h/a b"]
+    "url", ["", "http://", "http://h:0", "http://h:99999", "http://h:x", "ftp://h", "http://u:p@h", "http://h/a b"]
 )
 def test_a_base_url_that_is_none_is_a_line(capsys, url):
     assert main(["--base-url", url, "--num-prompts", "1", *SIX[4:]]) == 2
