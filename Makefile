@@ -29,7 +29,7 @@ bench-engine: $(READY)  #: where a decode step's time goes, and what resolve cos
 bench-replay: $(READY)  #: replay of selection streams, policy by policy, beside libcachesim (about 2 minutes)
 	$(PY) -m workloads.replay.bench --figure6
 
-bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aiperf (installs them first: 8 GB)
+bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aiperf (about 10 minutes; installs 8 GB first)
 	$(PY) -m harness.loadgen.bench
 
 bench-sim: $(READY)  #: simulated requests per second: figure 8 whole, and a day of 12,000 requests (15 seconds)

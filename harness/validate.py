@@ -415,7 +415,8 @@ def _check_quality(config: Config) -> None:
 
 
 def _check_load(config: Config) -> None:
-    _refuse_first(load_problems(config))
+    if problems := list(load_problems(config)):
+        raise ConfigError("; ".join(problems))  # all of them: one choice (load.mode) brings several
 
 
 def _refuse_first(problems: Iterator[str]) -> None:

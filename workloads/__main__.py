@@ -38,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except OSError as error:  # of a file that is there when it begins, such as on a disk that fills up
+        print(f"error: {error.filename or args.command}: {error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return 130
@@ -47,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m workloads", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     inspect = commands.add_parser("inspect", help="what a trace is, and whether all of it is whole")
     inspect.add_argument("files", nargs="+", metavar="FILE")

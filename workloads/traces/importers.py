@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from workloads.traces.layout import TraceHeader
 from workloads.traces.writer import TraceWriter
 
+_MOST_LAYERS = 1 << 16
 Int32 = NDArray[np.int32]
 
 
@@ -56,10 +57,13 @@ def _responses(source: Path) -> Iterator[dict[str, Any]]:
     text = _text(source)
     try:
         plain = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         yield from _lines(source, text)
         return
-    yield from plain if isinstance(plain, list) else [plain]
+    found = plain if isinstance(plain, list) else [plain]
+    if not found:
+        raise ValueError(f"{source} holds no response")
+    yield from found
 
 
 def _indexer_topk(response: Any, where: str, num_layers: int, top_k: int) -> tuple[Int32, int, int]:
@@ -67,8 +71,9 @@ def _indexer_topk(response: Any, where: str, num_layers: int, top_k: int) -> tup
     try:
         info = response["meta_info"]
         encoded, prompt_tokens = info["indexer_topk"], int(info["prompt_tokens"])
+        completed = None if info.get("completion_tokens") is None else int(info["completion_tokens"])
         raw = base64.b64decode(encoded, validate=True)
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(
             f"{where} has no meta_info.indexer_topk and prompt_tokens: start SGLang with --enable-return-indexer-topk "
             "and ask for return_indexer_topk"
@@ -82,9 +87,7 @@ def _indexer_topk(response: Any, where: str, num_layers: int, top_k: int) -> tup
             "give the model's own --layers and --top-k"
         )
     selections = np.frombuffer(raw, "<i4").reshape(-1, num_layers, top_k).astype(np.int32)
-    start = (
-        prompt_tokens + int(info.get("completion_tokens", len(selections) + 1 - prompt_tokens)) - 1 - len(selections)
-    )
+    start = 0 if completed is None else prompt_tokens + completed - 1 - len(selections)
     if start < 0:
         raise ValueError(f"{where} has {len(selections)} rows, {-start} more than its text has positions")
     return selections, prompt_tokens, start
@@ -114,7 +117,7 @@ def import_dsa_jsonl(source: Path, target: Path, *, model: str) -> None:
             context[key] = length
             try:
                 writer.append(*key, np.array([line["selected_token_pos"]], np.int32), np.array([length], np.int32))
-            except (ValueError, OverflowError) as error:
+            except (TypeError, ValueError, OverflowError) as error:
                 raise ValueError(f"{source}, line {number}: {error}") from error
 
 
@@ -122,18 +125,20 @@ def _dsa_lines(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line numbers from 1, and the lines with a selection."""
     wanted = {"request_id": (int, str), "layer_id": int, "seq_len_current": int, "selected_token_pos": list}
     with _opened(source) as file:
-        for number, text in enumerate(file, 1):
+        for number, text in enumerate(_decoded(source, file), 1):
             if not text.strip():
                 continue
             try:
                 line = json.loads(text)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{source}, line {number} is not JSON ({error})") from error
             if not isinstance(line, dict) or line.get("event", "dsa_topk") != "dsa_topk":
                 continue
             for key, kind in wanted.items():
                 if not isinstance(line.get(key), kind):  # type: ignore[arg-type]
                     raise ValueError(f"{source}, line {number}: {key} is {line.get(key)!r:.40}; see DSA's trace format")
+            if not 0 <= line["layer_id"] < _MOST_LAYERS:
+                raise ValueError(f"{source}, line {number}: layer_id is {line['layer_id']!r:.40}, no number of a layer")
             yield number, line
 
 
@@ -149,16 +154,26 @@ def _lines(source: Path, text: str) -> Iterator[dict[str, Any]]:
         if line.strip():
             try:
                 yield json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{source}, line {number} is neither JSON nor JSONL ({error})") from error
 
 
 def _text(source: Path) -> str:
     with _opened(source) as file:
-        try:
-            return file.read()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{source} is not UTF-8 text") from error
+        return "".join(_decoded(source, file))
+
+
+def _decoded(source: Path, file: Any) -> Iterator[str]:
+    """The lines of an open file. Raises ValueError naming it where they are no text, or there are none."""
+    empty = True
+    try:
+        for line in file:
+            empty = False
+            yield line
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8 text") from error
+    if empty:
+        raise ValueError(f"{source} is empty")
 
 
 def _opened(source: Path) -> Any:
