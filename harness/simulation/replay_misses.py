@@ -1,4 +1,4 @@
-"""Makes `miss_rates.csv`, the simulation's miss rates, by replay: python -m harness.simulation.replay_misses [--out FILE]
+"""Makes `miss_rates.csv`, the simulation's miss rates, by replay: python -m harness.simulation.replay_misses
 
 One synthetic stream per context length, every policy and B of the grid over it (half a minute on 2 cores, the same
 numbers every time). The stream is an early fit of `workloads.traces.synthetic` to the paper's figure 6, whose six means
@@ -31,10 +31,12 @@ LOCALITY = LocalityConfig(
 def head() -> str:
     """What stands on top of the file: what was replayed, how, and what the paper's figure 6 has."""
     return f"""\
-# Miss rates by replay: misses / selected, the newest position never missing, mean of {STEPS} decode steps of {LAYERS} layers.
-# Made by python -m harness.simulation.replay_misses: a stream of workloads.traces.synthetic per context, k={TOP_K}, seed {SEED},
-# at {LOCALITY}, caches starting with the last B positions.
-# Replay: workloads.replay, policy lru = HiSparse's order by the engine's kernel. Lengths are in multiples of k; context is the prompt.
+# Miss rates by replay: misses / selected, the newest position never missing.
+# Made by python -m harness.simulation.replay_misses: a stream of workloads.traces.synthetic per context, k={TOP_K},
+# seed {SEED}, mean of {STEPS} decode steps of {LAYERS} layers, caches starting with the last B positions, at
+# {LOCALITY}.
+# Replay: workloads.replay, policy lru = HiSparse's order by the engine's kernel. Lengths are in multiples of k; context
+# is the prompt.
 # Beside the paper's figure 6 (context 49.0 k): staging 30.0%, fifo 17.2, random 16.1, lru 13.4 at B=2k; lru 6.7 at 4k.
 policy,slots,context,miss_rate
 """
