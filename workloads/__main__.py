@@ -118,13 +118,19 @@ def _inspect(args: argparse.Namespace) -> None:
 
 
 def _reuse(selections: np.ndarray, context_lens: np.ndarray) -> np.ndarray:
-    """Share of each step's positions that the step before had, from the second step on: AVSG's adjacent-step reuse.
+    """AVSG's adjacent-step reuse (section 4.4) as the policy `staging` has it: the share of each step's positions that
+    the step before had, from the second step on.
 
-    The newest position, which no step before could select, counts as kept, as in a replay.
+    The newest position, which no step before could select, counts as kept; it sits in a slot beside the cache and is
+    fetched if the next step selects it again. Either is one position in k.
     """
     steps = [(row[row >= 0], length - 1) for row, length in zip(selections, context_lens, strict=True)]
-    pairs = ((now, newest, before) for (before, _), (now, newest) in itertools.pairwise(steps))
-    return np.array([(np.isin(now, before) | (now == newest)).mean() for now, newest, before in pairs if len(now)])
+    kept = [
+        np.isin(now, before[before != newest_before]) | (now == newest)
+        for (before, newest_before), (now, newest) in itertools.pairwise(steps)
+        if len(now)
+    ]
+    return np.array([row.mean() for row in kept])
 
 
 def _generate(args: argparse.Namespace) -> None:

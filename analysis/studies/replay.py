@@ -20,7 +20,7 @@ _TERMS = [
     (
         "adjacent-step reuse",
         "Share of a step's selections that the step before had selected too, from the second step on (AVSG, section "
-        "4.4); the newest position, which no step before could select, counts as kept.",
+        "4.4), as staging keeps them; the newest position, which no step before could select, counts as kept.",
     ),
     ("cold-start reuse", "Share of the first step's selections that hit from an empty cache: its own tokens' only."),
     ("selections/s", "Positions looked up in a second of one core's time, without making or reading the stream."),

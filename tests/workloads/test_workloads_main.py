@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads.__main__ import main
+from workloads.__main__ import _reuse, main
 from workloads.replay import ReplayConfig, replay
 from workloads.traces import Trace
 from workloads.traces.shipped import find_trace
@@ -87,3 +87,13 @@ def test_refusals(command: list[str], message: str, capsys: pytest.CaptureFixtur
     assert main(command) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and message in said and said.count("\n") == 1
+
+
+def test_reuse_is_what_staging_keeps() -> None:
+    """One number for adjacent-step reuse, wherever it is printed."""
+    trace = Trace(find_trace("shipped:smollm2_quest"))
+    (result,) = replay([trace.blocks(0, 3)], [ReplayConfig("staging", trace.header.top_k)])
+    stream = trace.stream(0, 3)
+    found = _reuse(stream.selections, stream.context_lens)
+    assert len(found) == len(result.per_step()) - 1
+    assert found == pytest.approx(1 - result.per_step()[1:])
