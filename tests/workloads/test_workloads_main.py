@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads.__main__ import main
+from workloads.__main__ import _reuse, main
 from workloads.replay import ReplayConfig, replay
 from workloads.traces import Trace
 from workloads.traces.shipped import find_trace
@@ -120,3 +120,13 @@ def test_a_place_that_cannot_be_written_is_refused_by_name(tmp_path, capsys, com
     out = tmp_path / "none" / "x.trace"
     assert main([*command, "--out", str(out)]) == 2
     assert capsys.readouterr().err == f"error: {out}: cannot be written (No such file or directory)\n"
+
+
+def test_reuse_is_what_staging_keeps() -> None:
+    """One number for adjacent-step reuse, wherever it is printed."""
+    trace = Trace(find_trace("shipped:smollm2_quest"))
+    (result,) = replay([trace.blocks(0, 3)], [ReplayConfig("staging", trace.header.top_k)])
+    stream = trace.stream(0, 3)
+    found = _reuse(stream.selections, stream.context_lens)
+    assert len(found) == len(result.per_step()) - 1
+    assert found == pytest.approx(1 - result.per_step()[1:])
