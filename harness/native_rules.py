@@ -1,5 +1,6 @@
-"""Which costs of a calibrated machine a cell of the native engine has, and what they must hold: part of
-`harness.validate`."""
+"""What a cell of the native engine costs on a calibrated machine: which entry is its own, and what that must hold.
+
+Part of `harness.validate`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from harness.schema import Config, EngineConfig, NativeCosts, Prefetch, Scalar, 
 
 _STEP = ("step_s", "request_s", "position_s", "chunk_s", "token_s", "prefix_s", "pair_s", "prompt_s")
 _FETCH = ("fetch_s", "record_s")
-_SERVING = ("request_s", "prompt_token_s", "step_s", "token_s", "wake_s")
+_SERVING = ("request_s", "prompt_token_s", "entry_s", "step_s", "token_s", "wake_s")
 
 
 def cost_key(config: Config) -> str:

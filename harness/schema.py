@@ -360,6 +360,8 @@ class ServingCosts:
     """Seconds from sending a request to the engine's having it, whatever its length, and its first token's way back."""
     prompt_token_s: Scalar = field(default_factory=Scalar)
     """More, per token of the prompt."""
+    entry_s: Scalar = field(default_factory=Scalar)
+    """Seconds that a request's arrival takes from the engine's step under way: one interpreter does both."""
     step_s: Scalar = field(default_factory=Scalar)
     """Seconds that streaming adds to a decode step, whatever the batch."""
     token_s: Scalar = field(default_factory=Scalar)

@@ -91,6 +91,7 @@ AT_LEAST_ZERO = (
     "platform.link.latency_us",
     "platform.serving.request_s.value",
     "platform.serving.prompt_token_s.value",
+    "platform.serving.entry_s.value",
     "platform.serving.step_s.value",
     "platform.serving.token_s.value",
     "platform.serving.wake_s.value",

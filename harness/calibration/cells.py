@@ -76,6 +76,7 @@ def measure_serving(config: Config, say: Say) -> ServingCosts:
     return ServingCosts(
         request_s=_measured(found.request_s, how),
         prompt_token_s=_measured(found.prompt_token_s, how),
+        entry_s=_measured(found.entry_s, "first token of a burst of 16 requests less a lone one's"),
         step_s=_measured(found.step_s, stream),
         token_s=_measured(found.token_s, stream),
         wake_s=_measured(time_waking(), "mean lateness of 200 waits of 500 us"),

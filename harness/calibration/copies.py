@@ -1,4 +1,4 @@
-"""What a fetch of records costs over the memory-copy link, and how late a thread wakes from waiting for another one."""
+"""What a fetch of records costs over the memory-copy link, and how late a thread wakes that waits for a slower one."""
 
 from __future__ import annotations
 

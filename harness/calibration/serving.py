@@ -37,6 +37,7 @@ class Serving:
     token_s: float
     request_s: float
     prompt_token_s: float
+    entry_s: float
 
 
 def time_serving(config: Config) -> Serving:
@@ -54,11 +55,12 @@ def time_serving(config: Config) -> Serving:
             for size in _BATCHES:
                 gaps[size].append(_step_s(client.run(_PROMPT, size, _STREAMED, size)) - inner[size])
         firsts = {length: _first_token(client, config, length) for length in lengths}
+        entry_s = _entry_s(client, max(lengths))
     finally:
         instance.stop()
     stream = _line([(size, statistics.median(found)) for size, found in gaps.items()])
     entry = _line(list(firsts.items()))
-    return Serving(stream.values[0], stream.values[1], entry.values[0], entry.values[1])
+    return Serving(stream.values[0], stream.values[1], entry.values[0], entry.values[1], entry_s)
 
 
 class _Client:
@@ -104,6 +106,19 @@ def _first_token(client: _Client, config: Config, prompt_len: int) -> float:
         (request,) = client.run(prompt_len, 1, 1, 1)
         beyond.append(request.chunk_times_s[0] - request.scheduled_s - stepper.alone(prompt_len))
     return statistics.median(beyond)
+
+
+def _entry_s(client: _Client, prompt_len: int) -> float:
+    """By how much each of a burst of requests delays the first one's first token, beside a lone request's."""
+    crowd, late = max(_BATCHES), []
+    for _ in range(_ROUNDS):
+        alone, *_ = _ttfts(client.run(prompt_len, 1, 1, 1))
+        late.append((min(_ttfts(client.run(prompt_len, crowd, 1, crowd))) - alone) / (crowd - 1))
+    return max(0.0, statistics.median(late))
+
+
+def _ttfts(requests: Sequence[RequestRecord]) -> list[float]:
+    return [request.chunk_times_s[0] - request.scheduled_s for request in requests]
 
 
 def _line(points: Sequence[tuple[int, float]]) -> Fit:

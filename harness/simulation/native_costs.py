@@ -33,6 +33,7 @@ class NativeStepCosts:
         wake_s = _value(self._serving.wake_s)
         link = LinkTime.of(config.platform.link, self.work.record_bytes, wake_s)
         self._link = link if self._system.offloads else None
+        self.stolen_s = _value(self._serving.entry_s)
         owners = slot_owners(config)
         self._demanded = [owner == layer for layer, owner in enumerate(owners)]  # fetches when it runs
 

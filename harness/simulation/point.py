@@ -108,6 +108,7 @@ class _Simulation:
         self._open: dict[int, RequestRecord] = {}
         self._tally = _Tally()
         self._now = 0.0
+        self._stolen_s = 0.0  # from the next step, by what arrived
         self._turn = 0
         self._selects = config.offload.system.offloads
 
@@ -134,6 +135,7 @@ class _Simulation:
         if refusal:
             raise ValueError(refusal)
         self._turn += 1
+        self._stolen_s += self._costs.stolen_s if self._open else 0.0
         number = arrival.number
         self._arrivals[number] = arrival
         self._open[number] = RequestRecord(
@@ -157,6 +159,7 @@ class _Simulation:
         """One step of every rank, or as many as certainly repeat before anything else happens."""
         tally, ranks = self._tally, self._ranks
         self._peaks()
+        self._now, self._stolen_s = self._now + self._stolen_s, 0.0
         steps = 1
         if self._jump:
             steps = min(rank.scheduler.stable_steps(p) for rank, p in zip(ranks, plans, strict=True) if p)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from harness.validate import ConfigError
 SERVING = ServingCosts(
     request_s=Scalar(value=1e-3, source="by hand"),
     prompt_token_s=Scalar(value=1e-6, source="by hand"),
+    entry_s=Scalar(value=3e-3, source="by hand"),
     step_s=Scalar(value=2e-4, source="by hand"),
     token_s=Scalar(value=1e-4, source="by hand"),
     wake_s=Scalar(value=0.0, source="by hand"),
@@ -27,16 +29,23 @@ SERVING = ServingCosts(
 RATES = [[slots, context, 0.25 / slots] for slots in (1.0, 2.0, 4.0) for context in (6.0, 12.0)]
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, NativeCosts]:
+@pytest.fixture(scope="module")
+def found() -> dict[str, NativeCosts]:
     """Costs of quickstart's cells, as calibration finds them in the fake engine."""
-    monkeypatch.setattr(engine_steps, "Engine", FakeEngine)
-    monkeypatch.setattr(engine_steps, "time", FakeEngine.clock)
-    monkeypatch.setattr(cells, "warm", lambda config: None)
-    monkeypatch.setattr(cells, "time_fetches", lambda config: Fit((FETCH, RECORD), 0.0))
-    monkeypatch.setattr(cells, "miss_rates", lambda config: RATES)
-    monkeypatch.setattr(cells, "reference_s", _Drifting().pace)
-    return cells.measure_kinds(cells.kinds_of(_cells("quickstart")), lambda text: None)[0]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_steps, "Engine", FakeEngine)
+        patch.setattr(engine_steps, "time", FakeEngine.clock)
+        patch.setattr(cells, "warm", lambda config: None)
+        patch.setattr(cells, "time_fetches", lambda config: Fit((FETCH, RECORD), 0.0))
+        patch.setattr(cells, "miss_rates", lambda config: RATES)
+        patch.setattr(cells, "reference_s", _Drifting().pace)
+        return cells.measure_kinds(cells.kinds_of(_cells("quickstart")), lambda text: None)[0]
+
+
+@pytest.fixture
+def measured(found: dict[str, NativeCosts]) -> dict[str, NativeCosts]:
+    """A copy of them, to be changed."""
+    return copy.deepcopy(found)
 
 
 class _Drifting:
@@ -97,6 +106,14 @@ def test_a_lone_request_by_hand(measured: dict[str, NativeCosts], tmp_path: Path
     assert stats.decode_steps == 191
 
 
+def test_a_crowd_delays_the_first_step(measured: dict[str, NativeCosts], tmp_path: Path) -> None:
+    """Each request that arrives beside another takes its share of the step under way."""
+    cell = _predicted(_platform(tmp_path, measured), "offload=hisparse_sync")[0]
+    alone, crowd = (simulate_point(cell, count, count)[0] for count in (1, 8))
+    first = min(request.chunk_times_s[0] for request in crowd)
+    assert first - alone[0].chunk_times_s[0] == pytest.approx(7 * 3e-3, rel=1e-6)
+
+
 def test_a_memory_copy_costs_what_its_fetches_cost(measured: dict[str, NativeCosts], tmp_path: Path) -> None:
     """fetch_all: 63 records a layer of four; the oracle fetches none."""
     folder = _platform(tmp_path, measured)
@@ -136,29 +153,31 @@ def test_what_was_not_measured_is_refused(
 
 
 def test_a_file_without_a_needed_scalar_is_refused(measured: dict[str, NativeCosts], tmp_path: Path) -> None:
-    key = next(key for key in measured if "fetch_all" in key)
+    system = "fetch_all"
+    key = next(key for key in measured if system in key)
     measured[key].record_s = Scalar()
     with pytest.raises(ConfigError, match=f"platform.native.{key}.record_s.value is missing from the platform's file"):
-        _predicted(_platform(tmp_path, measured))
+        _predicted(_platform(tmp_path, {key: measured[key]}), f"offload={system}")
     measured[key].record_s = Scalar(value=-1.0, source="?")
     with pytest.raises(ConfigError, match=r"record_s.value=-1.0 must be a finite number and not negative"):
-        _predicted(_platform(tmp_path, measured))
+        _predicted(_platform(tmp_path, {key: measured[key]}), f"offload={system}")
     measured[key].record_s = Scalar(value=1.0)
     with pytest.raises(ConfigError, match=r"record_s.source must say what measured the value 1"):
-        _predicted(_platform(tmp_path, measured))
+        _predicted(_platform(tmp_path, {key: measured[key]}), f"offload={system}")
 
 
 def test_a_file_without_what_serving_adds_is_refused(measured: dict[str, NativeCosts], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"platform.serving.request_s.value is missing from the platform's file"):
-        _predicted(_platform(tmp_path, measured, ServingCosts()))
+        _predicted(_platform(tmp_path, measured, ServingCosts()), "offload=full_kv")
 
 
 def test_miss_rates_are_checked(measured: dict[str, NativeCosts], tmp_path: Path) -> None:
-    key = next(key for key in measured if "hisparse_sync" in key)
+    system = "hisparse_sync"
+    key = next(key for key in measured if system in key)
     for rates, said in (([], "miss_rates is missing"), ([[2.0, 6.0, 1.5]], "miss_rates has")):
         measured[key].miss_rates = rates
         with pytest.raises(ConfigError, match=said):
-            _predicted(_platform(tmp_path, measured))
+            _predicted(_platform(tmp_path, {key: measured[key]}), f"offload={system}")
 
 
 @pytest.mark.parametrize(
