@@ -4,7 +4,7 @@ PY := .venv/bin/python
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smollm2 bench gpu-check test test-slow lint wheel clean
+.PHONY: help quickstart smollm2 calibrate bench gpu-check test test-slow lint wheel clean
 .PHONY: bench-kernels bench-engine bench-replay bench-loadgen bench-sim
 
 help:  ## print this
@@ -15,6 +15,9 @@ quickstart: $(READY)  ## four offload systems on a small model, to the first fig
 
 smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the same text
 	$(PY) -m harness experiment=smollm2_quest
+
+calibrate: $(READY)  ## time the native engine's terms on this machine, for engine=simulated_native (3 minutes)
+	$(PY) -m harness.calibrate
 
 bench:  ## print the benchmarks: bench-kernels, bench-engine, bench-replay, bench-loadgen, bench-sim
 	@grep -hE '^bench-[a-z]+:.*#: ' $(MAKEFILE_LIST) | sed -E 's/:.*#: /\t/' | expand -t 16

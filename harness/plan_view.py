@@ -230,8 +230,9 @@ def _points(cell: Cell) -> list[Point]:
 
 
 def _flat(cell: Cell) -> dict[str, Any]:
-    """Dotted key -> value of everything that defines the cell."""
+    """Dotted key -> value of everything that defines the cell, but for the measured costs that follow from the rest."""
     groups = {key: value for key, value in to_plain(cell.config).items() if defines_cell(key)}
+    groups["platform"] = {key: value for key, value in groups["platform"].items() if key != "native"}
     return dict(_leaves(groups, ""))
 
 

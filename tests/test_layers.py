@@ -20,6 +20,7 @@ LAYERS: list[set[str]] = [
     {
         "harness.model_rules",
         "harness.model_sizes",
+        "harness.native_rules",
         "harness.simulated_rules",
         "harness.validate",
         "harness.identity",
@@ -48,7 +49,7 @@ LAYERS: list[set[str]] = [
         "harness.tracked",
         "harness.tracking",
     },
-    {"harness.instances", "harness.offline", "harness.simulation"},
+    {"harness.calibration", "harness.instances", "harness.offline", "harness.simulation"},
     {
         "harness.actors",
         "harness.cluster",
@@ -65,7 +66,14 @@ LAYERS: list[set[str]] = [
         "harness.sweep",
         "analysis",
     },
-    {"harness.__main__", "harness.plan", "harness.plan_figure", "harness.published_lint", "workloads.__main__"},
+    {
+        "harness.__main__",
+        "harness.calibrate",
+        "harness.plan",
+        "harness.plan_figure",
+        "harness.published_lint",
+        "workloads.__main__",
+    },
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -87,6 +87,12 @@ class StepCosts:
         self._worker = _value(costs.worker_rate)
         self._link = _value(costs.link_rate) or float(platform.host_link or 0)
 
+    stolen_s = 0.0  # what a request's arrival takes from a step under way
+
+    def entry_s(self, prompt_len: int) -> float:
+        """From sending a request to the engine's having it: nothing, the papers' TTFT is prefill and waiting."""
+        return 0.0
+
     def prefill(self, ranks: Sequence[RankChunks]) -> float:
         """Seconds of a step's prompt chunks."""
         w = self.work

@@ -7,9 +7,8 @@ from dataclasses import replace
 from harness.loadgen.metrics import Measures, measure
 from harness.records import RequestRecord, ServerStats
 from harness.schema import Config
-from harness.simulation.costs import StepCosts
 from harness.simulation.pacing import ClosedLoop
-from harness.simulation.point import Asked, SimulatedPoint, simulate
+from harness.simulation.point import AnyCosts, Asked, SimulatedPoint, simulate
 
 
 def simulate_point(
@@ -24,7 +23,7 @@ def simulate_point(
 
 
 def closed_loop(
-    config: Config, concurrency: int, num_requests: int, costs: StepCosts | None = None, *, mirror: bool = True
+    config: Config, concurrency: int, num_requests: int, costs: AnyCosts | None = None, *, mirror: bool = True
 ) -> SimulatedPoint:
     """Requests of the workload's one length by `concurrency` workers.
 
