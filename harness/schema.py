@@ -109,6 +109,7 @@ class AdmissionRule(Enum):
     full_output = "full_output"
     slots = "slots"
     new_token_ratio = "new_token_ratio"
+    look_ahead = "look_ahead"
 
     @property
     def grows(self) -> bool:
@@ -364,6 +365,9 @@ class CostConfig:
     """Bytes a second at which one request's records are fetched: one thread block or thread a request."""
     link_rate: Scalar = field(default_factory=Scalar)
     """Bytes a second at which a device fetches scattered records while all devices do; null: `host_link`."""
+    join_s: Scalar = field(default_factory=Scalar)
+    """Exact prefetch: seconds that a shared layer waits for the stream that copies for it, however little it copies:
+    events and the start of a kernel; null: none."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -131,6 +131,7 @@ ABOVE_ZERO = (
     "platform.costs.prefill_efficiency.value",
     "platform.costs.worker_rate.value",
     "platform.costs.link_rate.value",
+    "platform.costs.join_s.value",
     "engine.memory_fraction",
     "engine.host_fraction",
     "engine.host_to_device_ratio",

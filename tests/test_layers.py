@@ -72,6 +72,7 @@ LAYERS: list[set[str]] = [
         "harness.plan",
         "harness.plan_figure",
         "harness.published_lint",
+        "harness.sensitivity",
         "workloads.__main__",
     },
 ]
