@@ -47,8 +47,6 @@ def defining(config: Config) -> dict[str, Any]:
     for group, keys in NOT_IDENTITY.items():
         for key in keys:
             del (plain[group] if group else plain)[key]
-    if not plain["platform"]["native"]:  # what a simulation of the native engine runs on, and nothing else has
-        del plain["platform"]["native"], plain["platform"]["serving"]
     return plain
 
 

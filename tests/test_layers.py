@@ -21,6 +21,7 @@ LAYERS: list[set[str]] = [
         "harness.model_rules",
         "harness.model_sizes",
         "harness.native_rules",
+        "harness.serving_rules",
         "harness.simulated_rules",
         "harness.validate",
         "harness.identity",
