@@ -44,6 +44,8 @@ def plan_table(cells: Sequence[Cell]) -> Group:
     ]
     if not cells[0].config.engine.kind.takes_requests:
         return Group(*(Text(line) for line in _shared_offline(cells)), _points_table(cells, labels))
+    if not cells[0].config.engine.kind.plans_memory:
+        return Group(*(Text(line) for line in _shared_elsewhere(cells)), _points_table(cells, labels))
     return Group(
         *(Text(line) for line in _shared(cells) if line),
         _table(cells, labels, most),
@@ -144,6 +146,13 @@ def _shared_offline(cells: Sequence[Cell]) -> Iterator[str]:
     yield f"{c.name}: {len(cells)} cell{'s' * (len(cells) > 1)} measured in place on {c.platform.name} ({kinds})"
     load = c.load
     yield f"batch {', '.join(map(str, load.concurrencies))}" + (f"; {load.repeats} repeats" if load.repeats > 1 else "")
+
+
+def _shared_elsewhere(cells: Sequence[Cell]) -> Iterator[str]:
+    c = cells[0].config
+    yield f"{c.name}: {len(cells)} cell{'s' * (len(cells) > 1)} of a server that runs already, {c.engine.url}"
+    yield f"{c.workload.name}: {c.workload.input_len:,} tokens in, {c.workload.output_len:,} out"
+    yield _load(cells)
 
 
 def _sent_to_host(cells: Sequence[Cell]) -> Iterator[str]:
