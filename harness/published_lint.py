@@ -13,6 +13,7 @@ import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -179,7 +180,7 @@ def _less_work(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> I
         yield Finding("less work", _who(pd.Series(row)), holds, detail)
 
 
-def _system(row: dict[str, str]) -> str:
+def _system(row: dict[Any, Any]) -> str:
     return "hisparse_sync" if row["system"] == "hisparse" else row["system"]
 
 

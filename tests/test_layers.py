@@ -50,7 +50,9 @@ LAYERS: list[set[str]] = [
         "harness.tracked",
         "harness.tracking",
     },
-    {"harness.calibration", "harness.instances", "harness.offline", "harness.simulation"},
+    {"harness.offline", "harness.simulation"},
+    {"harness.instances"},
+    {"harness.calibration"},
     {
         "harness.actors",
         "harness.cluster",
@@ -60,6 +62,7 @@ LAYERS: list[set[str]] = [
         "harness.loads",
         "harness.measured",
         "harness.placement",
+        "harness.plan_launch",
         "harness.plan_view",
         "harness.recorder",
         "harness.served",
