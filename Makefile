@@ -22,7 +22,7 @@ bench:  ## print the benchmarks: bench-kernels, bench-engine, bench-replay, benc
 bench-kernels: $(READY)  #: the kernels beside the torch reference and plain memcpy (about 2 minutes)
 	$(PY) -m hisparse_kernels.bench
 
-bench-engine: $(READY)  #: where a decode step's time goes, and what resolve costs (about 3 minutes)
+bench-engine: $(READY)  #: where a decode step's time goes, and what resolve costs (about 4 minutes)
 	$(PY) -m harness.fetch smollm2_135m
 	$(PY) -m harness.engine.bench
 

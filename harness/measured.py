@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.cluster import RemoteOffline
+from harness.cluster import NoRoom, RemoteOffline
 from harness.experiment import Cell, Point
 from harness.lease import Lease
 from harness.offline import OfflineError
@@ -44,7 +44,9 @@ class MeasuredCell:
             try:
                 self._measure(point, tries)
                 return
-            except (OfflineError, OutOfTime) as error:
+            except (NoRoom, OfflineError, OutOfTime) as error:
+                if isinstance(error, NoRoom) and not tries.failures:
+                    raise  # it is not that a process was lost
                 if may_pass(error) or isinstance(error, OutOfTime):
                     self._remote.drop()
                 if isinstance(error, OutOfTime) and error.whole_cell:
