@@ -5,7 +5,8 @@ python -m harness.sweep_bench [--points 1000] [--tracker wandb] [--profile]     
 The sweep is like any other: Ray, an actor for the instance, a load generator, warm-up, flush and counters around each
 point, files on disk with fsync, W&B's offline files, at the end the table that analysis reads. Only the server is a
 stub (`harness.loadgen.paced`, by engine=external), which answers at a fixed pace: what its requests take is
-arithmetic, and the rest of a point's time is the harness's. Starting Ray and cells is told apart. The last line is JSON.
+arithmetic, and the rest of a point's time is the harness's. Starting Ray and cells is told apart. The last line is
+JSON.
 """
 
 from __future__ import annotations
