@@ -108,7 +108,8 @@ def _cells(points: int, tracker: str, folder: str, url: str) -> list[Cell]:
 def _sweep(cells: list[Cell], profile: bool) -> _Ends:
     config = cells[0].config
     profiler = cProfile.Profile() if profile else None
-    with _Ends(cells) as display:
+    display = _Ends(cells)
+    with display:
         tracker = make_tracker(config.tracker, experiment=config.name, results_dir=Path(config.results_dir))
         try:
             with profiler or nullcontext():
