@@ -77,6 +77,7 @@ LAYERS: list[set[str]] = [
         "harness.plan_figure",
         "harness.published_lint",
         "harness.sensitivity",
+        "harness.sweep_bench",
         "workloads.__main__",
     },
 ]
