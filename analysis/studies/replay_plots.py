@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -22,7 +23,7 @@ from analysis.studies.replay_published import Comparison, published_miss_rate
 _AROUND = 10  # steps before and after, of the running mean
 _DASHES = ("-", "--", ":", "-.")
 _PERCENT = FuncFormatter(lambda value, _: f"{100 * value:g}%")
-_STAR = {
+_STAR: dict[str, Any] = {
     **{"marker": "*", "color": "black", "markerfacecolor": "none", "markersize": 9},  # hollow: ours stays visible
     **{"linestyle": "", "markeredgewidth": 0.8},
 }
@@ -39,7 +40,7 @@ def per_step(caches: list[Cache], stem: str, name: str) -> Plot:
         last = max(len(cache.per_step) for cache in caches)
         highest = max(_smoothed(cache.per_step[1:]).max(initial=cache.miss_rate) for cache in caches)
         for cache in caches:
-            look = {"color": cache.colour, "linestyle": dashes[cache.slots]}
+            look: dict[str, Any] = {"color": cache.colour, "linestyle": dashes[cache.slots]}
             axes.plot(np.arange(2, len(cache.per_step) + 1), _smoothed(cache.per_step[1:]), gid=cache.words, **look)
             paper = "".join(f" (paper {100 * value:.1f}%)" for known, value in papers if known is cache)
             handles.append(Line2D([], [], label=f"{cache.words}: {100 * cache.miss_rate:.1f}%{paper}", **look))
@@ -78,7 +79,12 @@ def hit_rate_by_slots(caches: list[Cache], stem: str, name: str) -> Plot:
                 axes.axhline(1 - best.miss_rate, color=best.colour, linestyle=":", gid=best.name)
                 handles.append(Line2D([], [], color=best.colour, linestyle=":", label=f"{best.name} (no B)"))
                 continue
-            look = {"color": best.colour, "marker": best.marker, "markeredgecolor": "white", "markeredgewidth": 0.5}
+            look: dict[str, Any] = {
+                "color": best.colour,
+                "marker": best.marker,
+                "markeredgecolor": "white",
+                "markeredgewidth": 0.5,
+            }
             curve.sort(key=lambda cache: cache.slots)
             axes.plot([c.slots for c in curve], [1 - c.miss_rate for c in curve], gid=best.name, **look)
             handles.append(Line2D([], [], label=best.name, **look))
@@ -113,7 +119,7 @@ def _stars_beside(figure: Figure, axes: Axes, caches: list[Cache]) -> bool:
     return bool(marked)
 
 
-def _star(cache: Cache) -> dict[str, object]:
+def _star(cache: Cache) -> dict[str, Any]:
     return _STAR | {"color": cache.colour, "markersize": 7, "gid": f"_published {cache.words}"}
 
 
