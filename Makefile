@@ -35,8 +35,13 @@ bench-replay: $(READY)  #: replay of selection streams, policy by policy, beside
 bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aiperf (about 10 minutes; installs 8 GB first)
 	$(PY) -m harness.loadgen.bench
 
-bench-sim: $(READY)  #: simulated requests per second: figure 8 whole, and a day of 12,000 requests (15 seconds)
-	$(PY) -m harness.simulation.bench
+bench-sim: $(READY) build/vidur/.ready  #: simulated requests per second: figure 8, a day of 12,000, beside vidur
+	$(PY) -m harness.simulation.bench --vidur build/vidur/bin/python
+
+build/vidur/.ready:
+	python3.11 -m venv build/vidur
+	build/vidur/bin/python -m pip install --quiet --disable-pip-version-check vidur==0.0.26
+	touch $@
 
 bench-harness: $(READY)  #: what the harness adds to a point: 1,000 points against a stub server (2 minutes)
 	$(PY) -m harness.sweep_bench

@@ -94,7 +94,7 @@ def cell_labels(cells: Sequence[Cell]) -> list[str]:
             short = _SHORT.get(key) or (tail if tails.count(tail) == 1 else key)
             if key in _NAMES:
                 parts.append(str(settings[key]))
-            elif not _follows_name(flat, key):
+            elif settings[key] is not None and not _follows_name(flat, key):  # dense has no k
                 parts.append(f"{short}={_shown(key, settings[key])}")
         labels.append(" ".join(parts))
     return labels

@@ -186,10 +186,22 @@ class LookAhead(GrowsOnDemand):
     def __init__(self, config: Config):
         super().__init__(config)
         self._refused = False  # and nobody has left since
+        self._whole = [0, 0]  # device and host bytes of all who run, at their ends
+
+    def reserve(self, request_id: int, known: int, left: int) -> bool:
+        entered = super().reserve(request_id, known, left)
+        if entered:
+            self._add_whole(known + left, 1)
+        return entered
 
     def release(self, request_id: int) -> None:
+        self._add_whole(self._held[request_id].total, -1)
         super().release(request_id)
         self._refused = False
+
+    def _add_whole(self, total: int, sign: int) -> None:
+        device, host = self._need(total, total)
+        self._whole = [self._whole[0] + sign * device, self._whole[1] + sign * host]
 
     def _parts(self, positions: int, total: int) -> KVBytes:
         return self._footprint.request(positions)
@@ -197,6 +209,9 @@ class LookAhead(GrowsOnDemand):
     def _may_enter(self, known: int, left: int) -> bool:
         if self._refused and self._held:
             return False
+        device, host = self._need(known + left, known + left)
+        if self._whole[0] + device <= self._device_budget and self._whole[1] + host <= self._host_budget:
+            return True  # the quick answer where memory is no question
         running = [(held.total - held.positions, held.positions, held.total) for held in self._held.values()]
         self._refused = not self._all_fit(sorted([*running, (left, known, known + left)]))
         return not self._refused
