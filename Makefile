@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 READY := .venv/.ready
+CORES ?= auto
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart smollm2 calibrate bench gpu-check test test-slow test-sglang lint wheel clean
@@ -49,8 +50,9 @@ bench-harness: $(READY)  #: what the harness adds to a point: 1,000 points again
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json
 	$(PY) -m harness.engine.gpu_check
 
-test: $(READY)  ## the fast tests
-	$(PY) -m pytest
+test: $(READY)  ## the fast tests, on all cores; those that time a wire alone, afterwards
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(CORES) --dist loadfile --ignore tests/loadgen
+	$(PY) -m pytest tests/loadgen
 
 test-slow: $(READY)  ## whole sweeps, Ctrl-C, the wheel, the report in a browser
 	$(PY) -m pytest -m slow
