@@ -12,6 +12,7 @@ from harness.engine.footprint import Footprint, KVBytes
 from harness.engine.kv.sharing import prefetch_label
 from harness.fit import check_fit, nearest
 from harness.identity import cell_id
+from harness.instances.sglang_limits import refusal as sglang_refusal
 from harness.records import SERVER_MEASURES, ResultRow, ServerStats, Status
 from harness.schema import Config, EngineKind, to_yaml
 from harness.simulation.pools import capacity, make_pools
@@ -51,7 +52,7 @@ class Cell:
     def capacity(self) -> int:
         """Requests of the workload that fit at once, on all ranks."""
         engine, need = self.config.engine, self.request
-        if engine.kind is EngineKind.simulated:
+        if engine.kind.models_memory:
             return capacity(self.config, self.config.workload.input_len, self.config.workload.output_len)
         fits = (int(engine.device_kv_budget) - Footprint(self.config).workspace) // need.device
         if need.host:
@@ -116,9 +117,11 @@ def plan(configs: Sequence[Config]) -> list[Cell]:
         check_fit((point_dir(folder, identity, point.concurrency, point.repeat) for point in done), text)
         note = None if done or not strangers else nearest(folder, text, strangers)
         refusal = None
-        if config.engine.kind.takes_requests:
-            rule = make_pools(config) if config.engine.kind is EngineKind.simulated else FullOutput(config)
+        if config.engine.kind.plans_memory:
+            rule = make_pools(config) if config.engine.kind.models_memory else FullOutput(config)
             refusal = rule.refusal(*config.workload.longest)
+        if config.engine.kind is EngineKind.sglang:
+            refusal = sglang_refusal(config) or refusal
         cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal, text, note))
     return in_run_order(cells)
 

@@ -138,6 +138,11 @@ class EngineKind(Enum):
         return self.serves or self is EngineKind.simulated
 
     @property
+    def plans_memory(self) -> bool:
+        """Whether what requests hold is known before they run; of a server elsewhere it is not."""
+        return self.takes_requests and self is not EngineKind.external
+
+    @property
     def models_memory(self) -> bool:
         """Whether memory is planned as SGLang cuts it (`harness.simulation.pools`)."""
         return self in (EngineKind.simulated, EngineKind.sglang)

@@ -30,7 +30,7 @@ def server_name(spec: str) -> str | None:
 
 
 def weights_folder(spec: str) -> Path | None:
-    """Folder of the weights, None for `random` and `hf:NAME`. Raises ValueError, with the fix, where it is not there."""
+    """Folder of the weights, None for `random` and `hf:NAME`. Raises ValueError, with the fix, if it is not there."""
     if spec == "random" or server_name(spec) is not None:
         return None
     name = fetch_name(spec)
