@@ -5,7 +5,7 @@ READY := .venv/.ready
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart smollm2 bench gpu-check test test-slow test-sglang lint wheel clean
-.PHONY: bench-kernels bench-engine bench-replay bench-loadgen bench-sim
+.PHONY: bench-kernels bench-engine bench-replay bench-loadgen bench-sim bench-harness
 
 help:  ## print this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,7 +16,7 @@ quickstart: $(READY)  ## four offload systems on a small model, to the first fig
 smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the same text
 	$(PY) -m harness experiment=smollm2_quest
 
-bench:  ## print the benchmarks: bench-kernels, bench-engine, bench-replay, bench-loadgen, bench-sim
+bench:  ## print the benchmarks: bench-kernels, bench-engine, bench-replay, bench-loadgen, bench-sim, bench-harness
 	@grep -hE '^bench-[a-z]+:.*#: ' $(MAKEFILE_LIST) | sed -E 's/:.*#: /\t/' | expand -t 16
 
 bench-kernels: $(READY)  #: the kernels beside the torch reference and plain memcpy (about 2 minutes)
@@ -34,6 +34,9 @@ bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aip
 
 bench-sim: $(READY)  #: simulated requests per second: figure 8 whole, and a day of 12,000 requests (15 seconds)
 	$(PY) -m harness.simulation.bench
+
+bench-harness: $(READY)  #: what the harness adds to a point: 1,000 points against a stub server (2 minutes)
+	$(PY) -m harness.sweep_bench
 
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json
 	$(PY) -m harness.engine.gpu_check

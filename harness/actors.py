@@ -19,7 +19,7 @@ from harness.node_check import check_node, refusal
 from harness.offline import OfflineError, measure
 from harness.placement import accelerators_of
 from harness.schema import Config, EngineKind
-from harness.sysinfo import boot_id, machine
+from harness.sysinfo import boot_id, own_machine
 
 
 class InstanceActor:
@@ -65,7 +65,7 @@ class NodeCheck:
     def found(self) -> dict[str, Any]:
         if self._found is None:
             visible, devices = os.environ.get("CUDA_VISIBLE_DEVICES"), accelerators_of(self._config)
-            self._found = check_node(self._config, machine(), visible, devices, self._cores_matter)
+            self._found = check_node(self._config, own_machine(), visible, devices, self._cores_matter)
         return self._found
 
     def refusal(self) -> str | None:
@@ -116,7 +116,7 @@ class LoadgenActor:
         return (now.done, now.events, now.elapsed_s) if now else (0, 0, 0.0)
 
     def describe(self) -> dict[str, Any]:
-        return {"machine": machine(), "actor": own_process()}
+        return {"machine": own_machine(), "actor": own_process()}
 
     def _note(self, progress: Progress) -> None:
         self._progress = progress
@@ -138,7 +138,7 @@ class OfflineActor:
             return "error", str(error)
 
     def describe(self) -> dict[str, Any]:
-        return {"machine": machine(), "actor": own_process(), "node": self._node.found()}
+        return {"machine": own_machine(), "actor": own_process(), "node": self._node.found()}
 
 
 def own_process() -> dict[str, int]:

@@ -18,7 +18,7 @@ from harness.lock import Lock
 from harness.records import RequestRecord, ResultRow, Status
 from harness.schema import to_plain
 from harness.store import write_point
-from harness.sysinfo import driver_machine
+from harness.sysinfo import own_machine
 from harness.tracking import Tracker
 
 
@@ -75,7 +75,7 @@ class Recorder:
             row,
             requests,
             config_yaml=cell.config_yaml,
-            env={"driver": driver_machine(), **(env or {})},
+            env={"driver": own_machine(), **(env or {})},
             server_log=log,
             files=files,
         )

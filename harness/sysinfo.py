@@ -49,9 +49,9 @@ def machine() -> dict[str, Any]:
 
 
 @functools.cache
-def driver_machine() -> dict[str, Any]:
-    """`machine()` as it was when this process first asked: what it runs on and runs does not change under it, and git
-    and nvidia-smi take a tenth of a second."""
+def own_machine() -> dict[str, Any]:
+    """`machine()` as it was when this process first asked: what it runs and runs on does not change under it, and
+    asking git and nvidia-smi again would take a tenth of a second for every point."""
     return machine()
 
 

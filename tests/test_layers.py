@@ -68,7 +68,14 @@ LAYERS: list[set[str]] = [
         "harness.sweep",
         "analysis",
     },
-    {"harness.__main__", "harness.plan", "harness.plan_figure", "harness.published_lint", "workloads.__main__"},
+    {
+        "harness.__main__",
+        "harness.sweep_bench",
+        "harness.plan",
+        "harness.plan_figure",
+        "harness.published_lint",
+        "workloads.__main__",
+    },
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
