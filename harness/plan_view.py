@@ -94,7 +94,7 @@ def cell_labels(cells: Sequence[Cell]) -> list[str]:
             short = _SHORT.get(key) or (tail if tails.count(tail) == 1 else key)
             if key in _NAMES:
                 parts.append(str(settings[key]))
-            elif not _follows_name(flat, key):
+            elif settings[key] is not None and not _follows_name(flat, key):  # dense has no k
                 parts.append(f"{short}={_shown(key, settings[key])}")
         labels.append(" ".join(parts))
     return labels
@@ -237,8 +237,9 @@ def _points(cell: Cell) -> list[Point]:
 
 
 def _flat(cell: Cell) -> dict[str, Any]:
-    """Dotted key -> value of everything that defines the cell."""
+    """Dotted key -> value of everything that defines the cell, but for the measured costs that follow from the rest."""
     groups = {key: value for key, value in to_plain(cell.config).items() if defines_cell(key)}
+    groups["platform"] = {key: value for key, value in groups["platform"].items() if key != "native"}
     return dict(_leaves(groups, ""))
 
 

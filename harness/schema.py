@@ -78,6 +78,11 @@ class OffloadSystem(Enum):
         return self.offloads and self is not OffloadSystem.fetch_all
 
     @property
+    def fetches(self) -> bool:
+        """Whether records cross the link in decode steps."""
+        return self.offloads and self is not OffloadSystem.no_io_oracle
+
+    @property
     def outputs_valid(self) -> bool:
         """False for the oracle, which attends to stale records."""
         return self is not OffloadSystem.no_io_oracle
@@ -104,6 +109,7 @@ class AdmissionRule(Enum):
     full_output = "full_output"
     slots = "slots"
     new_token_ratio = "new_token_ratio"
+    look_ahead = "look_ahead"
 
     @property
     def grows(self) -> bool:
@@ -359,6 +365,56 @@ class CostConfig:
     """Bytes a second at which one request's records are fetched: one thread block or thread a request."""
     link_rate: Scalar = field(default_factory=Scalar)
     """Bytes a second at which a device fetches scattered records while all devices do; null: `host_link`."""
+    join_s: Scalar = field(default_factory=Scalar)
+    """Exact prefetch: seconds that a shared layer waits for the stream that copies for it, however little it copies:
+    events and the start of a kernel; null: none."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ServingCosts:
+    """What the native engine's server adds to its engine, as `python -m harness.calibrate` measured it on a machine."""
+
+    request_s: Scalar = field(default_factory=Scalar)
+    """Seconds from sending a request to the engine's having it, whatever its length, and its first token's way back."""
+    prompt_token_s: Scalar = field(default_factory=Scalar)
+    """More, per token of the prompt."""
+    entry_s: Scalar = field(default_factory=Scalar)
+    """Seconds that a request's arrival takes from the engine's step under way: one interpreter does both."""
+    step_s: Scalar = field(default_factory=Scalar)
+    """Seconds that streaming adds to a decode step, whatever the batch."""
+    token_s: Scalar = field(default_factory=Scalar)
+    """More, per token streamed."""
+    wake_s: Scalar = field(default_factory=Scalar)
+    """How late a thread wakes that waits for the emulated link."""
+
+
+@dataclass(kw_only=True, slots=True)
+class NativeCosts:
+    """Seconds of one kind of cell of the native engine (model, selector, offload system, B, threads), measured."""
+
+    step_s: Scalar = field(default_factory=Scalar)
+    """A decode step, whatever the batch."""
+    request_s: Scalar = field(default_factory=Scalar)
+    """More, per request: its share of the weights' work, attention to k records, selection, resolve."""
+    position_s: Scalar = field(default_factory=Scalar)
+    """More, per request and position of its context: the selector's scores."""
+    fetch_s: Scalar = field(default_factory=Scalar)
+    """A layer's fetch on the memory-copy link, whatever its records."""
+    record_s: Scalar = field(default_factory=Scalar)
+    """More, per record fetched."""
+    chunk_s: Scalar = field(default_factory=Scalar)
+    """A chunk of a prompt, whatever its length."""
+    token_s: Scalar = field(default_factory=Scalar)
+    """More, per token of the chunk."""
+    prefix_s: Scalar = field(default_factory=Scalar)
+    """More, per position up to the chunk's end."""
+    pair_s: Scalar = field(default_factory=Scalar)
+    """More, per token of the chunk and position up to its end."""
+    prompt_s: Scalar = field(default_factory=Scalar)
+    """What ends a prompt: its first token, and what the device cache starts with."""
+    miss_rates: list[list[float]] = field(default_factory=list)
+    """Misses over selected records by replay: [B/k, context/k, share] each."""
+    miss_source: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -388,6 +444,10 @@ class PlatformConfig:
     driver: str | None = None
     """The GPUs' driver that is to be there, as far as given: `570` takes 570.86; null: any."""
     costs: CostConfig = field(default_factory=CostConfig)
+    serving: ServingCosts = field(default_factory=ServingCosts)
+    native: dict[str, NativeCosts] = field(default_factory=dict)
+    """Of a calibrated machine: kind of cell -> its costs (`harness.native_rules`). With it, engine=simulated predicts
+    the native engine there, and needs none of the data sheet's numbers."""
     num_cpus: float = 1
     """CPU cores reserved for one instance; also the threads its engine computes with."""
     memory: int | str | None = None

@@ -92,6 +92,12 @@ AT_LEAST_ZERO = (
     "workload.temperature",
     "workload.seed",
     "platform.link.latency_us",
+    "platform.serving.request_s.value",
+    "platform.serving.prompt_token_s.value",
+    "platform.serving.entry_s.value",
+    "platform.serving.step_s.value",
+    "platform.serving.token_s.value",
+    "platform.serving.wake_s.value",
     "workload.locality.static_weight",
     "workload.locality.slow_weight",
     "workload.locality.slow_rho",
@@ -125,6 +131,7 @@ ABOVE_ZERO = (
     "platform.costs.prefill_efficiency.value",
     "platform.costs.worker_rate.value",
     "platform.costs.link_rate.value",
+    "platform.costs.join_s.value",
     "engine.memory_fraction",
     "engine.host_fraction",
     "engine.host_to_device_ratio",
@@ -415,7 +422,8 @@ def _check_quality(config: Config) -> None:
 
 
 def _check_load(config: Config) -> None:
-    _refuse_first(load_problems(config))
+    if problems := list(load_problems(config)):
+        raise ConfigError("; ".join(problems))  # all of them: one choice (load.mode) brings several
 
 
 def _refuse_first(problems: Iterator[str]) -> None:

@@ -20,13 +20,14 @@ LAYERS: list[set[str]] = [
     {
         "harness.model_rules",
         "harness.model_sizes",
+        "harness.native_rules",
+        "harness.serving_rules",
         "harness.simulated_rules",
         "harness.validate",
         "harness.identity",
         "harness.load_rules",
         "harness.overrides",
         "harness.replay_rules",
-        "harness.serving_rules",
         "harness.fetch",
         "harness.gguf_to_hf",
         "harness.hf_config",
@@ -51,6 +52,7 @@ LAYERS: list[set[str]] = [
     },
     {"harness.offline", "harness.simulation"},
     {"harness.instances"},
+    {"harness.calibration"},
     {
         "harness.actors",
         "harness.cluster",
@@ -70,10 +72,12 @@ LAYERS: list[set[str]] = [
     },
     {
         "harness.__main__",
-        "harness.sweep_bench",
+        "harness.calibrate",
         "harness.plan",
         "harness.plan_figure",
         "harness.published_lint",
+        "harness.sensitivity",
+        "harness.sweep_bench",
         "workloads.__main__",
     },
 ]
@@ -185,7 +189,8 @@ def test_kernels_import_nothing_of_ours() -> None:
 
 def test_the_scheduler_knows_no_clock_and_no_torch() -> None:
     pure = ("harness.engine.scheduler", "harness.engine.admission", "harness.engine.footprint")
-    for module in {*pure, *_within("harness.simulation")} - {"harness.simulation.bench"}:
+    benches = {name for name in _within("harness.simulation") if name.startswith("harness.simulation.bench")}
+    for module in {*pure, *_within("harness.simulation")} - benches:
         assert not _foreign(module) & {"torch", "time", "datetime", "asyncio", "threading"}, module
 
 
