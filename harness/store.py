@@ -31,7 +31,7 @@ STEPS_FILE = "steps.parquet"
 
 # a ResultRow field's annotation -> pandas dtype
 _DTYPES = {"int": "int64", "int | None": "Int64", "bool": "bool"}
-_NULLABLE_TEXT = ("reason", "count_source", "policy")
+_NULLABLE_TEXT = ("reason", "count_source", "server_version", "policy")
 _COUNTS = (
     *("completed", "failed", "total_input_tokens", "total_output_tokens"),
     *("h2d_bytes", "device_kv_bytes", "host_kv_bytes", "peak_running", "retractions", "replayed_selections"),
