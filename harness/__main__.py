@@ -27,7 +27,8 @@ from harness.fetch import FetchError, fetch, is_fetched
 from harness.interrupts import interruptible, shielded
 from harness.lock import Busy, Lock, results_lock
 from harness.overrides import GROUPS, choices
-from harness.plan_view import plan_table, plan_totals
+from harness.plan_launch import launch_notes
+from harness.plan_view import cell_labels, plan_table, plan_totals
 from harness.schema import Config, TrackerKind, to_yaml
 from harness.store import clean_partial, read_rows, stored_status
 from harness.tracking import make_tracker, resolve_mode
@@ -80,6 +81,8 @@ def _main(args: argparse.Namespace) -> int:
         console.print(plan_table(cells))
         console.print(plan_totals(cells), highlight=False)
         if configs[0].dry_run:
+            for line in launch_notes(cells, cell_labels(cells)):
+                console.print(line, soft_wrap=True, highlight=False, markup=False)
             return 0
         _bring_weights(cells, console)
     except (FetchError, ValueError) as error:

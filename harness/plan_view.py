@@ -46,11 +46,11 @@ def plan_table(cells: Sequence[Cell]) -> Group:
     ]
     others = [f"{label}: {cell.note}" for label, cell in zip(labels, cells, strict=True) if cell.note]
     notes += others[:_MOST_NOTES] + [f"and {len(others) - _MOST_NOTES} more such cells"] * (len(others) > _MOST_NOTES)
-    if not cells[0].config.engine.kind.takes_requests:
+    kind = cells[0].config.engine.kind
+    if not kind.takes_requests or not kind.plans_memory:
+        shared = _shared_elsewhere(cells) if kind.takes_requests else _shared_offline(cells)
         lines = (Text(line, style="dim") for line in _scheduling(cells))
-        return Group(
-            *(Text(line) for line in _shared_offline(cells)), _points_table(cells, labels), *lines, *map(Text, notes)
-        )
+        return Group(*map(Text, shared), _points_table(cells, labels), *lines, *map(Text, notes))
     return Group(
         *(Text(line) for line in _shared(cells) if line),
         _table(cells, labels, most),
@@ -167,6 +167,13 @@ def _shared_offline(cells: Sequence[Cell]) -> Iterator[str]:
     yield f"{c.name}: {len(cells)} cell{'s' * (len(cells) > 1)} measured in place on {c.platform.name} ({kinds})"
     load = c.load
     yield f"batch {', '.join(map(str, load.concurrencies))}" + (f"; {load.repeats} repeats" if load.repeats > 1 else "")
+
+
+def _shared_elsewhere(cells: Sequence[Cell]) -> Iterator[str]:
+    c = cells[0].config
+    yield f"{c.name}: {len(cells)} cell{'s' * (len(cells) > 1)} of a server that runs already, {c.engine.url}"
+    yield f"{c.workload.name}: {c.workload.input_len:,} tokens in, {c.workload.output_len:,} out"
+    yield _load(cells)
 
 
 def _sent_to_host(cells: Sequence[Cell]) -> Iterator[str]:
