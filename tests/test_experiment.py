@@ -99,6 +99,8 @@ def _another(value: Any, hint: Any) -> Any:
         return next((member for member in kind if member is not value), None)
     if typing.get_origin(kind) is list:
         return [*(value or []), *([99] if typing.get_args(kind) == (int,) else ["x"])]
+    if typing.get_origin(kind) is dict:
+        return {**(value or {}), "x": typing.get_args(kind)[1]()}
     if kind is bool:
         return not value
     if kind is str:
