@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
 from typing import Any
 
-from harness.schema import Config, EngineKind, ServingCosts, to_plain
+from harness.schema import Config, EngineKind, to_plain
 
 # What a cell is not: how it is reported and judged, where it runs, how long one waits for it. Its points are told apart
 # by concurrency and repeat; everything else in the config is what was measured, and changing it is another cell.
 NOT_IDENTITY: dict[str, tuple[str, ...]] = {
-    "": ("name", "description", "results_dir", "dry_run", "retry_failed", "grid", "cluster", "tracker"),
+    "": ("name", "description", "results_dir", "dry_run", "retry_failed", "break_lock", "grid", "cluster", "tracker"),
     "engine": ("host", "port", "start_timeout_s"),
     "load": (
         "concurrencies",
@@ -35,8 +34,6 @@ NOT_IDENTITY: dict[str, tuple[str, ...]] = {
     ),
 }
 
-_UNMEASURED: dict[str, Any] = {"native": {}, "serving": asdict(ServingCosts())}
-
 
 def defines_cell(key: str) -> bool:
     """Whether cells that differ in this key (dotted) or group are different cells."""
@@ -50,9 +47,6 @@ def defining(config: Config) -> dict[str, Any]:
     for group, keys in NOT_IDENTITY.items():
         for key in keys:
             del (plain[group] if group else plain)[key]
-    for key, default in _UNMEASURED.items():  # what a calibrated machine alone has is no part of the other cells
-        if plain["platform"][key] == default:
-            del plain["platform"][key]
     return plain
 
 

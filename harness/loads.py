@@ -10,7 +10,7 @@ from harness.experiment import Cell, Point, server_measures
 from harness.loadgen.point import PointLoad, PointResult
 from harness.loadgen.schedule import due_times
 from harness.records import RequestRecord, ResultRow, ServerStats, Status
-from harness.schema import Config, LoadMode
+from harness.schema import Config, EngineKind, LoadMode
 from harness.weights import weights_folder
 from workloads import Prompt, Source, make_source, point_rng
 
@@ -41,7 +41,8 @@ def point_loads(config: Config, point: Point, source: Source, url: str) -> tuple
         load=config.load,
         temperature=config.workload.temperature,
         ignore_eos=not config.workload.stop_on_eos,
-        devices=config.platform.num_devices,
+        devices=config.devices,
+        endpoint="generate" if config.engine.kind is EngineKind.sglang else "completions",
     )
     count = config.load.warmup_requests
     if not count:
@@ -62,6 +63,7 @@ def point_row(cell: Cell, point: Point, result: PointResult, share: ServerStats)
         status,
         reason,
         count_source=result.count_source,
+        server_version=share.version,
         measures={**result.measures, **server_measures(share)},
     )
 

@@ -71,8 +71,8 @@ def expert_bytes(config: Config) -> float:
 
 
 def rank_devices(config: Config) -> float:
-    """Devices of one data-parallel rank, of a completed simulated config."""
-    return config.platform.num_devices / (config.engine.data_parallel or 1)
+    """Devices of one data-parallel rank, of a completed simulated or sglang config."""
+    return config.devices / (config.engine.data_parallel or 1)
 
 
 def device_weights(config: Config) -> float:
@@ -84,7 +84,7 @@ def device_weights(config: Config) -> float:
     size, per, whole = model_size(config.model), weight_bytes(config), config.model.dtype.num_bytes
     attention = size.attention * per + (size.absorbed * whole if per < whole else 0)
     all_else = size.dense * per + size.routed * expert_bytes(config) + size.embedding * whole
-    return attention / rank_devices(config) + all_else / config.platform.num_devices
+    return attention / rank_devices(config) + all_else / config.devices
 
 
 def _attention(model: ModelConfig) -> int:

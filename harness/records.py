@@ -6,7 +6,7 @@ All times are seconds on a monotonic clock; `*_ms` measures are milliseconds.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -57,6 +57,7 @@ class ServerStats:
     last flush. A point's share is `after.since(before)`.
     """
 
+    version: str | None = None  # of the server's software, in its own words
     prefill_tokens: int | None = None
     decode_tokens: int | None = None
     prefill_seconds: float | None = None
@@ -91,11 +92,11 @@ class ServerStats:
     )
 
     def since(self, before: ServerStats) -> ServerStats:
-        """Counters as differences from an earlier reading; peaks as they are now."""
+        """Counters as differences from an earlier reading; peaks and what is no number as they are now."""
         out = ServerStats()
         for f in fields(self):
             now, then = getattr(self, f.name), getattr(before, f.name)
-            if f.name in self.PEAKS or now is None or then is None:
+            if f.name in (*self.PEAKS, "version") or now is None or then is None:
                 setattr(out, f.name, now)
             else:
                 setattr(out, f.name, now - then)
@@ -232,6 +233,7 @@ class ResultRow:
     prefetch: str = "none"  # or `exact`, `speculative`; `none (why)` where what was asked for cannot be
     outputs_valid: bool = True  # False for the no-IO oracle: timing counts, outputs do not
     count_source: str | None = None  # where token counts come from
+    server_version: str | None = None  # of the server's software, where it says so
     measures: dict[str, float | int | None] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -242,10 +244,10 @@ class ResultRow:
 
     def to_flat(self) -> dict[str, Any]:
         """One level of keys, every measure present (None when it was not measured)."""
-        flat = asdict(self)
-        flat["status"] = self.status.value
-        measures = flat.pop("measures")
-        return flat | {name: measures.get(name) for name in MEASURES}
+        own = {f.name: getattr(self, f.name) for f in fields(self)}  # dataclasses.asdict would copy all that lies below
+        own["status"] = self.status.value
+        measures = own.pop("measures")
+        return own | {name: measures.get(name) for name in MEASURES}
 
     @classmethod
     def from_flat(cls, flat: dict[str, Any]) -> ResultRow:

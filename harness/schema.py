@@ -6,10 +6,11 @@ Each dataclass is one group of `conf/`; the docstring under a field says what it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+import yaml
 from omegaconf import MISSING, OmegaConf
 
 from harness.units import show_rate
@@ -108,6 +109,7 @@ class AdmissionRule(Enum):
     full_output = "full_output"
     slots = "slots"
     new_token_ratio = "new_token_ratio"
+    look_ahead = "look_ahead"
 
     @property
     def grows(self) -> bool:
@@ -124,6 +126,8 @@ class Staging(Enum):
 
 class EngineKind(Enum):
     native = "native"
+    sglang = "sglang"
+    external = "external"
     kernels = "kernels"
     simulated = "simulated"
     replay = "replay"
@@ -132,12 +136,22 @@ class EngineKind(Enum):
     @property
     def serves(self) -> bool:
         """Whether a cell is a server that load is sent to; else it is measured in place (`harness.offline`)."""
-        return self is EngineKind.native
+        return self in (EngineKind.native, EngineKind.sglang, EngineKind.external)
 
     @property
     def takes_requests(self) -> bool:
         """Whether requests are its load, over the wire or in virtual time; else selections."""
-        return self in (EngineKind.native, EngineKind.simulated)
+        return self.serves or self is EngineKind.simulated
+
+    @property
+    def plans_memory(self) -> bool:
+        """Whether what requests hold is known before they run; of a server elsewhere it is not."""
+        return self.takes_requests and self is not EngineKind.external
+
+    @property
+    def models_memory(self) -> bool:
+        """Whether memory is planned as SGLang cuts it (`harness.simulation.pools`)."""
+        return self in (EngineKind.simulated, EngineKind.sglang)
 
     @property
     def needs_cluster(self) -> bool:
@@ -210,7 +224,8 @@ class ModelConfig:
     name: str = MISSING
     family: Family = MISSING
     weights: str = "random"
-    """`random` (from `seed`), `fetch:NAME` (see `python -m harness.fetch`), or a Hugging Face folder."""
+    """`random` (from `seed`), `fetch:NAME` (see `python -m harness.fetch`), or a Hugging Face folder; for sglang and
+    external also `hf:ORG/NAME` (a name or a folder that only the server's nodes know)."""
     seed: int = 0
     dtype: DType = DType.float32
     num_layers: int = MISSING
@@ -350,6 +365,9 @@ class CostConfig:
     """Bytes a second at which one request's records are fetched: one thread block or thread a request."""
     link_rate: Scalar = field(default_factory=Scalar)
     """Bytes a second at which a device fetches scattered records while all devices do; null: `host_link`."""
+    join_s: Scalar = field(default_factory=Scalar)
+    """Exact prefetch: seconds that a shared layer waits for the stream that copies for it, however little it copies:
+    events and the start of a kernel; null: none."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -408,7 +426,7 @@ class PlatformConfig:
     cuda_graphs: bool = True
     """cuda only: whether decode steps are captured into CUDA graphs, one for each size of batch and context."""
     num_devices: int = 1
-    """Devices one instance computes on; `output_throughput_per_device` divides by it."""
+    """Devices of one node that an instance computes on; `output_throughput_per_device` divides by their number."""
     accelerator: str | None = None
     """Their kind, as sold; null: the CPU."""
     device_memory: int | str | None = None
@@ -423,6 +441,8 @@ class PlatformConfig:
     """Bytes a second from the host to one device, one direction."""
     host_memory: int | str | None = None
     """Bytes of the node that holds the devices."""
+    driver: str | None = None
+    """The GPUs' driver that is to be there, as far as given: `570` takes 570.86; null: any."""
     costs: CostConfig = field(default_factory=CostConfig)
     serving: ServingCosts = field(default_factory=ServingCosts)
     native: dict[str, NativeCosts] = field(default_factory=dict)
@@ -459,20 +479,37 @@ class EngineConfig:
     context_len: int | None = None
     """Longest prompt + output served; null: the model's `max_positions`."""
     device_kv_budget: int | str = MISSING
-    """Device bytes for records, selection state and metadata together (`16MiB`), of each rank. `auto` (simulated):
-    what `memory_fraction` of the platform's device leaves beside the weights."""
+    """Device bytes for records, selection state and metadata together (`16MiB`), of each rank. `auto` (simulated and
+    sglang): what `memory_fraction` of the platform's device leaves beside the weights."""
     host_kv_budget: int | str = MISSING
-    """Host pool bytes, of each rank. `auto` (simulated): the rank's share of `host_fraction` of the node's memory."""
+    """Host pool bytes, of each rank. `auto` (simulated and sglang): the rank's share of `host_fraction` of the node's
+    memory."""
     memory_fraction: float = 0.85
-    """Simulated only: share of device memory for weights and KV together (SGLang's --mem-fraction-static)."""
+    """Simulated and sglang: share of device memory for weights and KV together (SGLang's --mem-fraction-static)."""
     host_fraction: float = 0.9
-    """Simulated only: share of the node's memory that host pools may take."""
+    """Simulated and sglang: share of the node's memory that host pools may take."""
     data_parallel: int | None = None
-    """Simulated only: ranks that each hold requests of their own and step together; null: one on every device.
-    With fewer, the devices of a rank share its attention as tensor parallelism does."""
+    """Simulated and sglang: ranks that each hold requests of their own and step together; null: one on every device.
+    With fewer, the devices of a rank share its attention as tensor parallelism does (SGLang's DP attention)."""
+    tensor_parallel: int | None = None
+    """sglang only: --tp-size, devices that share each layer; null: all of the platform's, over `pipeline_parallel`.
+    With more devices than one node has (`platform.num_devices`), the instance spans several nodes."""
+    pipeline_parallel: int = 1
+    """sglang only: --pp-size."""
+    python: str | None = None
+    """sglang only: the interpreter that has SGLang, on the node the instance runs on; null: this project's own, where
+    its extra `sglang` is installed."""
+    server_args: list[str] = field(default_factory=list)
+    """sglang only: more flags for its launch, as on a command line, such as [--moe-runner-backend triton]. A flag that
+    the config sets is refused."""
+    env: list[str] = field(default_factory=list)
+    """sglang only: NAME=VALUE each, set in its environment. It is written to result files: no keys or tokens."""
+    url: str | None = None
+    """external only: base URL of the running server, such as http://host:8000."""
     host_to_device_ratio: float | None = None
-    """Simulated only: pools as SGLang cuts them, the host's this many times the device's in tokens, with selection
-    state for all of them reserved; null: each request counts what it holds, as the native engine does."""
+    """Simulated and sglang: pools as SGLang cuts them, the host's this many times the device's in tokens, with
+    selection state for all of them reserved; null, simulated: each request counts what it holds, as the native engine
+    does; null, sglang: 2, its default."""
     staging: Staging = Staging.streamed
     """Simulated only: what an offload system holds of a prompt on the device while it is computed."""
     page_size: int = 16
@@ -491,6 +528,8 @@ class EngineConfig:
     and select and attend one request at a time: greedy text then does not depend on who else is running.
     Costs decode time."""
     host: str = "127.0.0.1"
+    """Where the server listens. On an existing cluster the default means its node's address there, so that the load
+    generator reaches it from other nodes."""
     port: int = 0
     """0: any free port."""
     start_timeout_s: float = 180.0
@@ -639,11 +678,26 @@ class PolicyConfig:
 @dataclass(kw_only=True, slots=True)
 class ClusterConfig:
     address: str | None = None
-    """null: a local Ray for this run; else an existing cluster (`auto`, `host:port`, `ray://host:port`)."""
+    """null: a local Ray for this run; else an existing cluster (`auto`, `host:port`)."""
     loadgen_cpus: float = 1
     """CPU cores reserved for the load generator."""
     ready_timeout_s: float = 120.0
     """How long to wait for the cluster to place an actor."""
+    exclusive: bool = True
+    """A cell owns its nodes while it is measured: all their CPUs and GPUs are taken, beside the load generator's.
+    false: cells that fit on the cluster side by side run side by side, each with a load generator of its own; their
+    `env.json` says beside whom."""
+    cell_timeout_s: float | None = None
+    """A cell that takes longer, with the start of its instance and all tries, ends: what is left of it fails."""
+    point_timeout_s: float | None = None
+    """A point that takes longer, with its warm-up, fails; the next one runs."""
+    retries: int = 2
+    """How often a point is tried again by itself after what may pass: a node or an actor lost, a server or a load
+    generator killed, a port taken."""
+    retry_wait_s: float = 5.0
+    """The pause before that, doubled after each further failure, at most 5 minutes."""
+    budget_s: float | None = None
+    """For the whole run: once these seconds are used up, no point is started any more. The same command goes on."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -666,6 +720,8 @@ class Config:
     dry_run: bool = False
     retry_failed: bool = False
     """Run points again whose stored row is `failed` or `invalid`."""
+    break_lock: bool = False
+    """Take the results folder from a driver on a host that has died, where the file system still says it is held."""
     grid: Any = None
     """Axes: {key or group: [values]}, or a list of such mappings (their union)."""
     load: LoadConfig = field(default_factory=LoadConfig)
@@ -681,6 +737,19 @@ class Config:
     tracker: TrackerConfig = field(default_factory=TrackerConfig)
 
     @property
+    def devices(self) -> int:
+        """Devices that one instance of a completed config computes on, on all its nodes."""
+        engine = self.engine
+        if engine.kind is EngineKind.sglang:
+            return (engine.tensor_parallel or 1) * engine.pipeline_parallel
+        return self.platform.num_devices
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes that one instance of a completed config spans."""
+        return -(-self.devices // self.platform.num_devices)
+
+    @property
     def context_len(self) -> int:
         """Longest prompt + output of a completed config."""
         assert self.engine.context_len is not None, "complete() was not called"
@@ -689,7 +758,21 @@ class Config:
 
 def to_yaml(config: Config) -> str:
     """A completed config as text; `from_yaml` reads it back."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return str(yaml.dump(to_plain(config), Dumper=_Dumper, allow_unicode=True, sort_keys=False))
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # one of two classes
+    """Quotes every string that begins like a number: OmegaConf reads more of them as numbers than PyYAML."""
+
+
+def _represent_str(dumper: Any, text: str) -> yaml.ScalarNode:
+    number_like = text[:1] in set("0123456789+-.")
+    node = dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if number_like else None)
+    assert isinstance(node, yaml.ScalarNode)
+    return node
+
+
+_Dumper.add_representer(str, _represent_str)
 
 
 def from_yaml(text: str) -> Config:
@@ -700,7 +783,22 @@ def from_yaml(text: str) -> Config:
 
 
 def to_plain(config: Config) -> dict[str, Any]:
-    """A completed config as nested plain values, enums by name: for JSON, trackers and hashes."""
-    plain = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    """A completed config as nested plain values, enums by name: for JSON, trackers and hashes.
+
+    What OmegaConf.to_container makes of it, a hundred times as fast: a sweep asks several times a cell.
+    """
+    plain = _plain(config)
     assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        plain = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        whole = [f.name for f in fields(value) if str(f.type).startswith("float") and type(plain[f.name]) is int]
+        return plain | {name: float(plain[name]) for name in whole}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,8 +1,9 @@
 """What engine=simulated derives from a platform, and what the platform's file must have for it: part of
-`harness.validate`."""
+`harness.validate`. Memory is planned likewise for engine=sglang, which needs no costs."""
 
 from __future__ import annotations
 
+import copy
 from dataclasses import fields
 
 from harness.model_sizes import device_weights
@@ -19,7 +20,7 @@ _NEEDED_TO_FETCH = ("costs.worker_rate",)
 def complete_simulated(config: Config) -> str | None:
     """Fill ranks and budgets in place; the first thing that is wrong, else None. Other engines: their keys alone."""
     engine, default = config.engine, EngineConfig()
-    if engine.kind is not EngineKind.simulated:
+    if not engine.kind.models_memory:
         for key in _OWN_KEYS:
             setattr(engine, key, getattr(default, key))
         config.model.weight_bytes = config.model.expert_weight_bytes = None
@@ -30,6 +31,8 @@ def complete_simulated(config: Config) -> str | None:
             return f"engine.{key}={getattr(engine, key)} is a share: choose above 0 and at most 1"
     if not config.offload.system.offloads:
         engine.host_to_device_ratio, engine.staging = default.host_to_device_ratio, default.staging
+    if engine.kind is EngineKind.sglang:
+        return _unsourced(config) or _device_budget(config) or _host_budget(config)
     devices = config.platform.num_devices
     if engine.data_parallel is None:
         engine.data_parallel = devices
@@ -37,6 +40,17 @@ def complete_simulated(config: Config) -> str | None:
         return f"engine.data_parallel={engine.data_parallel} must divide platform.num_devices={devices}"
     problem = _unsourced(config) or (complete_native(config) if config.platform.native else _missing(config))
     return problem or _device_budget(config) or _host_budget(config)
+
+
+def simulated_twin(config: Config) -> Config | str:
+    """The cell of a completed engine=sglang as engine=simulated would run it, or why it cannot."""
+    if config.devices != config.platform.num_devices:
+        return (
+            f"platform={config.platform.name} has costs of {config.platform.num_devices} devices, not {config.devices}"
+        )
+    twin = copy.deepcopy(config)
+    twin.engine.kind = EngineKind.simulated
+    return _missing(twin) or twin
 
 
 def _unsourced(config: Config) -> str | None:
@@ -61,31 +75,41 @@ def _missing(config: Config) -> str | None:
     return None
 
 
-def _lacks(name: str, key: str) -> str:
+def _lacks(name: str, key: str, instead: str = "") -> str:
     return (
-        f"platform={name} has no {key}, which engine=simulated needs: set it with its source, or choose a platform "
-        "that has it (h200x8, b200x2, gh200, h100x8, a100x8); for a machine of your own: python -m harness.calibrate"
+        f"platform={name} has no {key}, which engine=simulated and budgets of `auto` need: set it with its source,"
+        f"{instead} or choose a platform that has it (h200x8, b200x2, gh200, h100x8, a100x8); for a machine of your "
+        "own: python -m harness.calibrate"
     )
 
 
 def _device_budget(config: Config) -> str | None:
-    """`auto`: what one rank has for KV beside the weights. Its devices hold parts of GQA's records, and copies of the
-    others', which have no heads to be split by."""
+    """`auto`: what the platform implies."""
+    if config.engine.device_kv_budget == AUTO:
+        implied = implied_device_budget(config)
+        if isinstance(implied, str):
+            return implied
+        config.engine.device_kv_budget = implied
+    return None
+
+
+def implied_device_budget(config: Config) -> int | str:
+    """What one rank has for KV beside the weights, or why that is not known. Its devices hold parts of GQA's records,
+    and copies of the others', which have no heads to be split by."""
     engine, platform = config.engine, config.platform
-    if engine.device_kv_budget != AUTO:
-        return None
     if platform.device_memory is None:
-        return _lacks(platform.name, "platform.device_memory")
+        return _lacks(platform.name, "platform.device_memory", " give engine.device_kv_budget in bytes,")
     usable, weights = int(platform.device_memory) * engine.memory_fraction, device_weights(config)
     if usable <= weights:
         return (
-            f"model={config.model.name} needs {show_bytes(weights)} of weights on each of {platform.num_devices} "
+            f"model={config.model.name} needs {show_bytes(weights)} of weights on each of {config.devices} "
             f"devices, platform={platform.name} has {show_bytes(usable)} (engine.memory_fraction="
             f"{engine.memory_fraction:g}): choose a platform with more"
         )
-    copies = 1 if config.model.family is not Family.gqa else platform.num_devices // (engine.data_parallel or 1)
-    engine.device_kv_budget = int((usable - weights) * copies)
-    return None
+    copies = engine.pipeline_parallel  # each of whose stages has the records of its own layers
+    if config.model.family is Family.gqa:
+        copies = config.devices // (engine.data_parallel or 1)
+    return int((usable - weights) * copies)
 
 
 def _host_budget(config: Config) -> str | None:
@@ -94,6 +118,7 @@ def _host_budget(config: Config) -> str | None:
     if engine.host_kv_budget != AUTO:
         return None
     if platform.host_memory is None:
-        return _lacks(platform.name, "platform.host_memory")
-    engine.host_kv_budget = int(int(platform.host_memory) * engine.host_fraction / (engine.data_parallel or 1))
+        return _lacks(platform.name, "platform.host_memory", " give engine.host_kv_budget in bytes,")
+    memory = int(platform.host_memory) * config.num_nodes
+    engine.host_kv_budget = int(memory * engine.host_fraction / (engine.data_parallel or 1))
     return None

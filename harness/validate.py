@@ -27,6 +27,7 @@ from harness.schema import (
     SelectorKind,
     WorkloadKind,
 )
+from harness.serving_rules import complete_serving
 from harness.simulated_rules import AUTO, complete_simulated
 from harness.units import parse_bytes
 
@@ -64,6 +65,8 @@ AT_LEAST_ONE = (  # or null
     "platform.num_devices",
     "selector.page_size",
     "engine.data_parallel",
+    "engine.tensor_parallel",
+    "engine.pipeline_parallel",
     "engine.page_size",
     "engine.max_running_requests",
     "engine.prefill_chunk_tokens",
@@ -109,6 +112,8 @@ AT_LEAST_ZERO = (
     "load.max_failed_share",
     "load.max_token_mismatch",
     "load.late_after_ms",
+    "cluster.retries",
+    "cluster.retry_wait_s",
 )
 ABOVE_ZERO = (
     "model.rope_theta",
@@ -126,6 +131,7 @@ ABOVE_ZERO = (
     "platform.costs.prefill_efficiency.value",
     "platform.costs.worker_rate.value",
     "platform.costs.link_rate.value",
+    "platform.costs.join_s.value",
     "engine.memory_fraction",
     "engine.host_fraction",
     "engine.host_to_device_ratio",
@@ -148,6 +154,9 @@ ABOVE_ZERO = (
     "workload.length_scale",
     "cluster.loadgen_cpus",
     "cluster.ready_timeout_s",
+    "cluster.cell_timeout_s",
+    "cluster.point_timeout_s",
+    "cluster.budget_s",
 )
 
 
@@ -171,9 +180,11 @@ def complete(config: Config) -> Config:
     _refuse(complete_selector(config))
     _complete_offload(config)
     _check_admission(config)
+    _refuse(complete_serving(config))
     _complete_sizes(config)
     _refuse(complete_simulated(config))
     _check_device(config)
+    _check_cluster(config)
     _check_workload(config)
     _check_offline(config)
     _check_load(config)
@@ -295,7 +306,7 @@ def _complete_sizes(config: Config) -> None:
         (config.platform.link, "platform.link", "bandwidth"),
     ):
         value = getattr(owner, key)
-        if value is not None and not (value == AUTO and config.engine.kind is EngineKind.simulated):
+        if value is not None and not (value == AUTO and config.engine.kind.models_memory):
             try:
                 setattr(owner, key, parse_bytes(value))
             except ValueError as error:
@@ -317,6 +328,8 @@ def _check_device(config: Config) -> None:
     if platform.device is Device.cpu:
         platform.cuda_graphs = PlatformConfig().cuda_graphs
         return
+    if config.engine.kind in (EngineKind.sglang, EngineKind.external):  # neither is this project's to compute
+        return
     if config.engine.kind not in (EngineKind.native, EngineKind.kernels):
         raise ConfigError(
             f"platform.device=cuda cannot run engine={config.engine.kind.value}, which computes on the CPU: choose "
@@ -334,6 +347,15 @@ def _check_device(config: Config) -> None:
         raise ConfigError(
             "engine.batch_invariant=true is a promise about the CPU's matrix products: leave it false with "
             "platform.device=cuda"
+        )
+
+
+def _check_cluster(config: Config) -> None:
+    address = config.cluster.address or ""
+    if "://" in address:
+        raise ConfigError(
+            f"cluster.address={address} is Ray's client mode, which cannot place a cell: run this command on a node of "
+            "the cluster, with cluster.address=auto or host:port"
         )
 
 
@@ -400,7 +422,8 @@ def _check_quality(config: Config) -> None:
 
 
 def _check_load(config: Config) -> None:
-    _refuse_first(load_problems(config))
+    if problems := list(load_problems(config)):
+        raise ConfigError("; ".join(problems))  # all of them: one choice (load.mode) brings several
 
 
 def _refuse_first(problems: Iterator[str]) -> None:

@@ -16,6 +16,7 @@ from harness.hf_config import model_fields, read_config
 from harness.schema import ModelConfig
 
 _FETCH = "fetch:"
+_NAMED = "hf:"
 
 
 def fetch_name(spec: str) -> str | None:
@@ -23,9 +24,14 @@ def fetch_name(spec: str) -> str | None:
     return spec.removeprefix(_FETCH) if spec.startswith(_FETCH) else None
 
 
+def server_name(spec: str) -> str | None:
+    """NAME of `hf:NAME`, which only a server's nodes need to know; None for any other spec."""
+    return spec.removeprefix(_NAMED) if spec.startswith(_NAMED) else None
+
+
 def weights_folder(spec: str) -> Path | None:
-    """Folder of the weights, None for `random`. Raises ValueError, naming the fix, where it is not there."""
-    if spec == "random":
+    """Folder of the weights, None for `random` and `hf:NAME`. Raises ValueError, with the fix, if it is not there."""
+    if spec == "random" or server_name(spec) is not None:
         return None
     name = fetch_name(spec)
     if name is not None:

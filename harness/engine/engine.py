@@ -128,6 +128,7 @@ class Engine:
         """Counters now; safe to call at any time."""
         kv, full = self._executor.kv.counters, self._config.offload.system.offloads
         totals, peaks = self._totals, self._peaks
+        moved: dict[str, Any] = {f"{lane.value}_bytes": count for lane, count in kv.bytes_moved.items()}
         return ServerStats(
             prefill_tokens=totals.prefill_tokens,
             decode_tokens=totals.decode_tokens,
@@ -139,7 +140,7 @@ class Engine:
             misses=kv.misses if full else None,
             h2d_bytes=kv.h2d_bytes,
             d2h_bytes=kv.d2h_bytes,
-            **{f"{lane.value}_bytes": count for lane, count in kv.bytes_moved.items()},
+            **moved,
             exposed_io_seconds=kv.exposed_io_seconds if kv.timed else None,
             prefill_io_seconds=kv.prefill_io_seconds if kv.timed else None,
             peak_running=peaks.peak_running,
@@ -320,7 +321,8 @@ class Engine:
 
 
 def _no_peaks() -> ServerStats:
-    return ServerStats(**dict.fromkeys(ServerStats.PEAKS, 0))
+    nothing: dict[str, Any] = dict.fromkeys(ServerStats.PEAKS, 0)
+    return ServerStats(**nothing)
 
 
 def wait_until_ready(engine: Engine) -> float:

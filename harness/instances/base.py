@@ -1,24 +1,59 @@
-"""The protocol of a serving instance: something with a URL that a load generator can drive."""
+"""The protocol of a serving instance: something with a URL that a load generator can drive.
+
+An instance is one process on each of `config.num_nodes` nodes. Each node has an `Instance` of its own, started with
+its `Place`; they are started together, since none is ready before all are, and the URL is that of the first.
+"""
 
 from __future__ import annotations
 
+import socket
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+import psutil
 
 from harness.records import ServerStats
 
 
 class InstanceError(RuntimeError):
-    """The server did not start, died, or answered what it should not. The message is one line."""
+    """The server did not start, died, or answered what it should not. The message is one line.
+
+    may_pass: whether the cause lies outside the cell (a port taken, a process killed), so that the same cell may well
+    run when it is tried again; a sweep does that by itself (`harness.patience`).
+    """
+
+    def __init__(self, message: str, *, may_pass: bool = False):
+        super().__init__(message)
+        self.may_pass = may_pass
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which part of an instance one node holds."""
+
+    node_rank: int = 0
+    num_nodes: int = 1
+    dist_init_addr: str | None = None
+    """`host:port` on the first node where all meet (`meeting_point` there makes one); None with one node."""
+
+
+ALONE = Place()
 
 
 class Instance(Protocol):
-    """Runs where its server runs (a Ray actor's process). Every method may raise InstanceError."""
+    """Runs where its server's process on one node runs (a Ray actor's process). Every method may raise InstanceError.
 
-    def start(self) -> str:
-        """Bring the server up and return its base URL; nothing is left running when it raises."""
+    On other nodes than the first there is `start`, `check`, `read_log`, `describe` and `stop` to call.
+    """
+
+    def start(self, place: Place = ALONE) -> str:
+        """Bring the server up and return its base URL; nothing is left running when it raises.
+
+        On other nodes than the first: start the process and return "", without waiting for the others.
+        """
 
     def check(self) -> None:
-        """Raise when the server is no longer there."""
+        """Raise when the server's process on this node is no longer there."""
 
     def flush(self) -> None:
         """Empty caches and reset peaks between points."""
@@ -34,3 +69,29 @@ class Instance(Protocol):
 
     def stop(self) -> None:
         """End the server and everything it started; may be called while another thread is in `start`. Idempotent."""
+
+
+def meeting_point(node_address: str | None = None) -> str:
+    """`host:port` on this node for the processes of an instance to meet at; the port is free now.
+
+    node_address: how the other nodes reach this one; None: the address this machine uses towards others.
+    """
+    host = node_address or own_address()
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+        port = server.getsockname()[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def own_address() -> str:
+    """The address other machines reach this one at: of the first interface that is up and not loopback, else loopback.
+
+    Nothing is sent.
+    """
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    found = [
+        address.address
+        for name, addresses in psutil.net_if_addrs().items()
+        for address in addresses
+        if name in up and address.family is socket.AF_INET and not address.address.startswith("127.")
+    ]
+    return found[0] if found else "127.0.0.1"

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from typing import Any
 
-from harness.instances.base import InstanceError
+from harness.instances.base import ALONE, InstanceError, Place
 from harness.instances.process import ServerProcess
+from harness.instances.wire import TIMEOUT_S, Refused, fetch
 from harness.records import ServerStats
 from harness.schema import Config, to_yaml
 from harness.sysinfo import machine
 
 FLUSH_PATIENCE_S = 5.0
-HTTP_TIMEOUT_S = 15.0
 TRACE_TIMEOUT_S = 900.0  # coding a trace takes about 0.3 ms a selection
-_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the environment is not for loopback
 
 
 class NativeInstance:
@@ -35,7 +31,8 @@ class NativeInstance:
         self._process: ServerProcess | None = None
         self._url = ""
 
-    def start(self) -> str:
+    def start(self, place: Place = ALONE) -> str:
+        assert place.num_nodes == 1, "the native engine computes on one node"
         ready, told = os.pipe()
         os.set_blocking(ready, False)
         try:
@@ -122,17 +119,16 @@ class NativeInstance:
 
     def _get(self, path: str) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._fetch(path, HTTP_TIMEOUT_S)))
+            return dict(json.loads(self._fetch(path, TIMEOUT_S)))
         except ValueError as error:
             raise InstanceError(f"{path} did not answer: {error}") from error
 
     def _fetch(self, path: str, timeout_s: float) -> bytes:
         self._running().check()
         try:
-            with _HTTP.open(self._url + path, timeout=timeout_s) as response:
-                return bytes(response.read())
-        except urllib.error.HTTPError as error:
-            raise InstanceError(f"{path} answered {error.code}: {error.read().decode()[:300]}") from error
-        except (OSError, http.client.HTTPException) as error:
+            return fetch(self._url + path, timeout_s)
+        except Refused:
+            raise
+        except InstanceError:
             self._running().check(within_s=1.0)  # a dying server first drops its connections
-            raise InstanceError(f"{path} did not answer: {error}") from error
+            raise

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from harness.instances.base import InstanceError
@@ -20,10 +21,17 @@ class ServerProcess:
     """One child in a session of its own, its output in a file without a name, so that nothing stays behind.
 
     The child's standard input is a pipe that only we hold: a server told to end when it closes also ends
-    when we are killed. It finds Python modules where this process does.
+    when we are killed. It finds Python modules where this process does, unless it has an interpreter of its own.
     """
 
-    def __init__(self, command: Sequence[str], *, env: dict[str, str] | None = None, pass_fds: Sequence[int] = ()):
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
+        own_interpreter: bool = False,
+    ):
         self._stopped = False
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # open for as long as someone may read it
         self._child = subprocess.Popen(
@@ -31,7 +39,7 @@ class ServerProcess:
             stdin=subprocess.PIPE,
             stdout=self._log,
             stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | (env or {}),
+            env=_environment(own_interpreter) | dict(env or {}),
             pass_fds=pass_fds,
             start_new_session=True,
         )
@@ -53,7 +61,10 @@ class ServerProcess:
         """Raise InstanceError if the child has ended, or does so within the time."""
         with suppress(subprocess.TimeoutExpired):  # it runs
             code = self._child.wait(within_s)
-            raise InstanceError(f"the server ended with exit code {code}{self._tail()}")
+            told = self._tail()
+            # SIGKILL comes from outside: from the kernel short of memory, or from somebody. A port may be free again.
+            outside = code == -signal.SIGKILL or os.strerror(errno.EADDRINUSE).lower() in told.lower()
+            raise InstanceError(f"the server ended with exit code {code}{told}", may_pass=outside)
 
     def read_log(self, offset: int) -> tuple[str, int]:
         """What it wrote from byte `offset` on, and the offset after it; also after its end."""
@@ -81,3 +92,10 @@ class ServerProcess:
     def _tail(self) -> str:
         lines = [line for line in self.read_log(0)[0][-LOG_TAIL_CHARS:].splitlines() if line.strip()]
         return f": {lines[-1].strip()}" if lines else ""
+
+
+def _environment(own_interpreter: bool) -> dict[str, str]:
+    """Ours, with our module path; or without anything by which one Python tells another where its modules are."""
+    if own_interpreter:
+        return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

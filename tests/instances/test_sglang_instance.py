@@ -1,0 +1,169 @@
+"""An instance of SGLang around a server that only looks like it; tests/sglang has the real one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness.config import load_cells
+from harness.instances import InstanceError, make_instance
+from harness.instances import sglang as module
+from harness.instances.base import Place, meeting_point
+from harness.instances.external import ExternalInstance
+from harness.instances.sglang import SGLangInstance, StartWatch, interpreter, urls
+
+Make = Callable[..., SGLangInstance]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.setenv("HISPARSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "LAST_WORDS_S", 0.2)
+    python = tmp_path / "python"
+    fake = Path(__file__).with_name("fake_sglang.py")
+    python.write_text(
+        f'#!/bin/sh\ncase "$1" in -m) exec {shlex.quote(sys.executable)} {shlex.quote(str(fake))} "$@";; esac\nexit 0\n'
+    )
+    python.chmod(0o755)
+    made: list[SGLangInstance] = []
+
+    def begin(mode: str = "", *overrides: str) -> SGLangInstance:
+        base = ["experiment=quickstart", "engine=sglang", "model=qwen3_tiny", "selector=dense", "offload=full_kv"]
+        keys = [f"engine.python={python}", f"engine.env=['MODE={mode}']", "engine.device_kv_budget=1MiB"]
+        config = load_cells([*base, *keys, "engine.host_kv_budget=0", "tracker=none", *overrides])[0]
+        instance = make_instance(config)
+        assert isinstance(instance, SGLangInstance)
+        made.append(instance)
+        return instance
+
+    yield begin
+    for instance in made:
+        instance.stop()
+
+
+def child_of(instance: SGLangInstance) -> psutil.Process:
+    deadline = time.monotonic() + 30
+    while not (found := re.search(r"^child (\d+)$", instance.read_log(0)[0], re.M)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return psutil.Process(int(found.group(1)))
+
+
+def test_it_serves_reports_and_goes(make: Make) -> None:
+    instance = make()
+    url = instance.start()
+    instance.check()
+    child = child_of(instance)
+    assert "PYTHONPATH None" in instance.read_log(0)[0]  # its modules are its interpreter's
+    stats = instance.stats()
+    assert (stats.version, stats.decode_tokens) == ("sglang 0.5.23", 12)
+    instance.flush()  # refused twice first
+    server = instance.describe()["server"]
+    assert server["version"] == "0.5.23" and server["memory_usage"] == {"weight": 1.5}
+    assert server["gauges"] == {"max_total_num_tokens": 8192.0}
+    assert "never-to-be-kept" not in str(instance.describe()) and "quantization" not in server
+    assert f"--port {url.rsplit(':', 1)[1]} " in server["launch_command"]
+    instance.stop()
+    instance.stop()
+    child.wait(10)
+    with pytest.raises(InstanceError, match="ended with exit code"):
+        instance.check()
+
+
+def test_a_fatal_line_fails_the_start_at_once(make: Make) -> None:
+    instance, begin = make("fatal"), time.monotonic()
+    with pytest.raises(InstanceError, match=r"^the server cannot start: RuntimeError: Not enough memory\. Please"):
+        instance.start()
+    assert time.monotonic() - begin < 60  # and not engine.start_timeout_s, an hour
+    child_of_log = re.search(r"^child (\d+)$", instance.read_log(0)[0], re.M)
+    assert child_of_log and not psutil.pid_exists(int(child_of_log.group(1)))
+
+
+def test_a_usage_error_is_told_in_its_words(make: Make) -> None:
+    with pytest.raises(InstanceError, match=r"exit code 1: unrecognized arguments: --foo$"):
+        make("usage").start()
+
+
+def test_the_deadline_holds(make: Make) -> None:
+    with pytest.raises(InstanceError, match=r"not ready within 1\.5 s"):
+        make("silent", "engine.start_timeout_s=1.5").start()
+
+
+def test_other_nodes_do_not_wait(make: Make) -> None:
+    instance = make("silent")
+    assert instance.start(Place(1, 2, "127.0.0.1:5000")) == ""
+    instance.check()
+    assert "server" not in instance.describe()
+    child = child_of(instance)
+    instance.stop()
+    child.wait(10)
+
+
+def test_a_killed_server_is_noticed_and_its_children_end(make: Make) -> None:
+    instance = make()
+    instance.start()
+    child = child_of(instance)
+    child.parent().kill()  # type: ignore[union-attr]
+    child.wait(10)
+    with pytest.raises(InstanceError):
+        instance.stats()
+
+
+def test_a_log_that_stands_still_is_given_up() -> None:
+    watch = StartWatch(silence_s=0.05, last_words_s=0.0)
+    watch.look(("loading", 7))
+    watch.look(("", 7))
+    time.sleep(0.1)
+    watch.look(("still loading", 20))
+    time.sleep(0.1)
+    with pytest.raises(InstanceError, match="logged nothing for"):
+        watch.look(("", 20))
+
+
+def test_an_interpreter_without_sglang_is_named_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(InstanceError, match=r"no such program: .*hisparse-harness\[sglang\]"):
+        interpreter(str(tmp_path / "none"))
+    with pytest.raises(InstanceError, match=r"has no sglang: .*engine\.python="):
+        interpreter(sys.executable)
+    with pytest.raises(InstanceError, match="this Python has no sglang"):
+        interpreter(None)
+
+
+def test_where_a_server_is_reached() -> None:
+    assert urls("127.0.0.1", 80) == ("http://127.0.0.1:80", "http://127.0.0.1:80")
+    outside, inside = urls("0.0.0.0", 80)
+    assert inside == "http://127.0.0.1:80" and "0.0.0.0" not in outside
+    host, _, port = meeting_point("127.0.0.1").rpartition(":")
+    with socket.create_server((host, int(port))):
+        pass
+
+
+def external(url: str, name: str) -> ExternalInstance:
+    base = ["experiment=quickstart", "engine=external", "model=qwen3_tiny", "selector=dense", "offload=full_kv"]
+    return ExternalInstance(load_cells([*base, f"model.name={name}", f"engine.url={url}", "tracker=none"])[0])
+
+
+def test_an_external_server_is_used_and_left_alone(make: Make) -> None:
+    instance = make()
+    url = instance.start()
+    other = external(f"{url}/v1", "tiny")
+    assert other.start() == url
+    other.check()
+    other.flush()
+    assert other.stats().version == "0.5.23"
+    assert other.describe()["server"]["models"] == ["tiny"]
+    other.stop()
+    instance.check()
+    with pytest.raises(InstanceError, match="serves tiny, not model.name=big"):
+        external(url, "big").start()
+    instance.stop()
+    with pytest.raises(InstanceError, match="did not answer"):
+        other.check()

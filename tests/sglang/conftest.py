@@ -1,0 +1,45 @@
+"""The real SGLang: `make test-sglang` installs it; SGLANG_PYTHON names another interpreter that has it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "e2e"))  # for sweep_process
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.sglang)
+
+
+@pytest.fixture(scope="session")
+def sglang_python() -> str:
+    python = os.environ.get("SGLANG_PYTHON") or str(ROOT / "build" / "sglang" / "bin" / "python")
+    if not Path(python).is_file():
+        pytest.skip(f"no SGLang at {python}: run make test-sglang, or set SGLANG_PYTHON")
+    return python
+
+
+@pytest.fixture(scope="session")
+def cpu_env() -> dict[str, str]:
+    """What a server without a GPU needs in its environment."""
+    stand_in = str(HERE / "stand_in")
+    return {"PYTHONPATH": stand_in, "SGLANG_USE_CPU_ENGINE": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Qwen3 with a tokenizer of bytes, as a Hugging Face folder."""
+    folder = tmp_path_factory.mktemp("tiny") / "qwen3"
+    code = f"import runpy; runpy.run_path({str(HERE / 'tiny_qwen3.py')!r})['make']({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return folder

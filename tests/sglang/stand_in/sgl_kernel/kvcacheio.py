@@ -1,0 +1,3 @@
+"""See the package."""
+
+from sgl_kernel import __getattr__  # noqa: F401
