@@ -111,11 +111,12 @@ def test_look_ahead_is_walking_token_by_token(requests: list[tuple[int, int]], d
     running: dict[int, tuple[int, int]] = {}
     for i, (prompt, new) in enumerate(requests):
         fits = _fit_token_by_token([*running.values(), (prompt, new)], room)
+        fits &= sum(has + left for has, left in running.values()) + prompt <= room
         assert rule.reserve(i, prompt, new) == fits
         if fits:
             running[i] = (prompt, new)
-        elif running:
-            assert not rule.reserve(i, 1, 1)  # nobody is tried again before someone leaves
+        if running and (not fits or sum(has + left for has, left in running.values()) >= room):
+            assert not rule.reserve(1000, 1, 1)  # nobody is tried before someone leaves
             gone = data.draw(st.sampled_from(sorted(running)))
             rule.release(gone)
             del running[gone]

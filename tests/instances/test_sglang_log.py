@@ -22,11 +22,19 @@ Traceback (most recent call last):
   File "engine.py", line 2, in wait
 EOFError
 """
-DECODE = """[2026-11-30 06:56:14 DP0 TP0] Prefill batch, #new-seq: 3, #new-token: 96, #running-req: 1, #queue-req: 0
-[2026-11-30 06:56:14 DP0 TP0] Decode batch, #running-req: 4, #gpu token: 900, gpu token usage: 0.10, #cpu token: 7000, cpu token usage: 0.05, gen throughput (token/s): 0.67
-[2026-11-30 06:56:15 DP1 TP1] Decode batch, #running-req: 2, #gpu token: 500, gpu token usage: 0.05, #cpu token: 3000, cpu token usage: 0.02
-[2026-11-30 06:56:16 DP0 TP0] Decode batch, #running-req: 3, #gpu token: 950, gpu token usage: 0.11, #cpu token: 6000, cpu token usage: 0.04
-"""
+
+
+def hisparse(second: int, rank: int, running: int, gpu: int, cpu: int) -> str:
+    held = f"#gpu token: {gpu}, gpu token usage: 0.10, #cpu token: {cpu}, cpu token usage: 0.05, #queue-req: 0"
+    return f"[2026-11-30 06:56:{second} DP{rank} TP{rank}] Decode batch, #running-req: {running}, {held}\n"
+
+
+DECODE = (
+    "[2026-11-30 06:56:14 DP0 TP0] Prefill batch, #new-seq: 3, #new-token: 96, #running-req: 1, #queue-req: 0\n"
+    + hisparse(14, 0, 4, 900, 7000)
+    + hisparse(15, 1, 2, 500, 3000)
+    + hisparse(16, 0, 3, 950, 6000)
+)
 PLAIN = "[2026-11-30 06:56:14] Decode batch, #running-req: 1, #token: 10, token usage: 0.00, #queue-req: 0"
 
 

@@ -1,7 +1,7 @@
 """Every command line that figures 1, 4, 5 and 8 would run, by SGLang's own parser and validation.
 
-On a machine without a GPU the parser takes all of a line. Resolution, which derives settings from model and device,
-goes as far as the first question to a GPU: which one that is stands in `STOPS`.
+On a machine without a GPU the parser takes all of a line. Resolution, which derives settings from model and device and
+validates them together, goes as far as it does with a device that says it is sm_90 and does nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HERE
+from places import HERE
 
 from harness.config import load_cells
 from harness.instances.base import Place
@@ -95,8 +95,8 @@ def test_sglangs_validation_hears_of_what_we_refuse(
 ) -> None:
     """HiSparse on Qwen3, which this project calls infeasible, is refused by the release itself."""
     monkeypatch.setenv("HISPARSE_CACHE", str(tmp_path))
-    overrides = ["experiment=fig5", "engine=sglang", "tracker=none", "selector=dense", "model=qwen3_30b_a3b"]
-    config = load_cells([*overrides, "platform=gh200", "offload=hisparse_sync", "workload.input_len=4096"])[0]
+    overrides = ["experiment=fig1", "engine=sglang", "tracker=none", "selector=dense", "model=qwen3_30b_a3b"]
+    (config,) = load_cells([*overrides, "platform=gh200", "offload=hisparse_sync", "offload.cache_slots=null"])
     assert "not qwen3_30b_a3b" in (refusal(config) or "")
     write_config_folder(config)
     command = launch(config, port=31000)
