@@ -62,10 +62,14 @@ class ServerProcess:
             code = self._child.wait(within_s)
             raise InstanceError(f"the server ended with exit code {code}{self._tail()}")
 
+    @property
+    def log_size(self) -> int:
+        """Bytes it wrote so far."""
+        return os.fstat(self._log.fileno()).st_size
+
     def read_log(self, offset: int) -> tuple[str, int]:
         """What it wrote from byte `offset` on, and the offset after it; also after its end."""
-        end = os.fstat(self._log.fileno()).st_size
-        data = os.pread(self._log.fileno(), max(0, end - offset), offset)  # leaves the child's place alone
+        data = os.pread(self._log.fileno(), max(0, self.log_size - offset), offset)  # leaves the child's place alone
         return data.decode(errors="replace"), offset + len(data)
 
     def stop(self, grace_s: float = 5.0) -> None:

@@ -80,7 +80,7 @@ class SGLangInstance:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-        self._flushed_at = self._running().read_log(1 << 62)[1]
+        self._flushed_at = self._running().log_size
 
     def stats(self) -> ServerStats:
         text = self._fetch("/metrics").decode(errors="replace")
