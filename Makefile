@@ -2,10 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 READY := .venv/.ready
+CORES ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart smollm2 bench gpu-check test test-slow test-sglang lint wheel clean
-.PHONY: bench-kernels bench-engine bench-replay bench-loadgen bench-sim
+.PHONY: help quickstart smollm2 calibrate bench gpu-check test test-slow test-sglang lint wheel clean
+.PHONY: bench-kernels bench-engine bench-replay bench-loadgen bench-sim bench-harness
 
 help:  ## print this
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -16,30 +17,42 @@ quickstart: $(READY)  ## four offload systems on a small model, to the first fig
 smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the same text
 	$(PY) -m harness experiment=smollm2_quest
 
-bench:  ## print the benchmarks: bench-kernels, bench-engine, bench-replay, bench-loadgen, bench-sim
+calibrate: $(READY)  ## time the native engine's terms on this machine, for engine=simulated_native (3 minutes)
+	$(PY) -m harness.calibrate
+
+bench:  ## print the benchmarks: bench-kernels, bench-engine, bench-replay, bench-loadgen, bench-sim, bench-harness
 	@grep -hE '^bench-[a-z]+:.*#: ' $(MAKEFILE_LIST) | sed -E 's/:.*#: /\t/' | expand -t 16
 
 bench-kernels: $(READY)  #: the kernels beside the torch reference and plain memcpy (about 2 minutes)
 	$(PY) -m hisparse_kernels.bench
 
-bench-engine: $(READY)  #: where a decode step's time goes, and what resolve costs (about 3 minutes)
+bench-engine: $(READY)  #: where a decode step's time goes, and what resolve costs (about 4 minutes)
 	$(PY) -m harness.fetch smollm2_135m
 	$(PY) -m harness.engine.bench
 
 bench-replay: $(READY)  #: replay of selection streams, policy by policy, beside libcachesim (about 2 minutes)
 	$(PY) -m workloads.replay.bench --figure6
 
-bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aiperf (installs them first: 8 GB)
+bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aiperf (about 10 minutes; installs 8 GB first)
 	$(PY) -m harness.loadgen.bench
 
-bench-sim: $(READY)  #: simulated requests per second: figure 8 whole, and a day of 12,000 requests (15 seconds)
-	$(PY) -m harness.simulation.bench
+bench-sim: $(READY) build/vidur/.ready  #: simulated requests per second: figure 8, a day of 12,000, beside vidur
+	$(PY) -m harness.simulation.bench --vidur build/vidur/bin/python
+
+build/vidur/.ready:
+	python3.11 -m venv build/vidur
+	build/vidur/bin/python -m pip install --quiet --disable-pip-version-check vidur==0.0.26
+	touch $@
+
+bench-harness: $(READY)  #: what the harness adds to a point: 1,000 points against a stub server (2 minutes)
+	$(PY) -m harness.sweep_bench
 
 gpu-check: $(READY)  ## everything that needs a GPU, in one run (under 6 minutes); writes build/gpu_check.json
 	$(PY) -m harness.engine.gpu_check
 
-test: $(READY)  ## the fast tests
-	$(PY) -m pytest
+test: $(READY)  ## the fast tests, on all cores; those that time a wire alone, afterwards
+	OMP_NUM_THREADS=1 $(PY) -m pytest -n $(CORES) --dist loadfile --ignore tests/loadgen
+	$(PY) -m pytest tests/loadgen
 
 test-slow: $(READY)  ## whole sweeps, Ctrl-C, the wheel, the report in a browser
 	$(PY) -m pytest -m slow

@@ -13,11 +13,12 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from analysis import labels
+from analysis import labels, legend, marks
 from analysis.canvas import NUMBERS, STYLE
-from analysis.frame import Group, Series
+from analysis.frame import SIMULATED, Group, Series
 from analysis.table import Table
 
 
@@ -32,6 +33,7 @@ class Peak:
     high: float
     concurrency: int
     gain: float | None  # over full KV's best at this length
+    published: float | None  # what a paper gives for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,10 @@ def build(found: Sequence[Family]) -> Figure:
             sns.despine(ax=axes)
             axes.set_title(family.title, loc="left", fontsize="medium")
             entries |= {words: line for line, words in zip(*axes.get_legend_handles_labels(), strict=True)}
+        if any(peak.published is not None for family in found for peak in family.peaks):
+            entries["star: published"] = Line2D([], [], color="#777777", **legend.PUBLISHED_LOOK)
+        if all(family.groups[0].key["engine"] == SIMULATED for family in found):
+            figure.suptitle("simulated", fontsize="medium")
         link = next((family.groups[0].link for family in found if family.groups[0].link), None)
         figure.legend(
             list(entries.values()),
@@ -129,6 +135,8 @@ def _draw(axes: Axes, family: Family) -> None:
             label=words,
         )
         for peak in peaks:
+            if peak.published is not None:
+                marks.star(axes, series.colour, peak.context, peak.published)
             if peak.gain is not None:
                 _write_gain(axes, peak)
     contexts = sorted({peak.context for peak in family.peaks})
@@ -138,7 +146,7 @@ def _draw(axes: Axes, family: Family) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(NUMBERS)
     axes.yaxis.set_major_formatter(NUMBERS)
-    axes.set_ylim(0, 1.18 * max(peak.high for peak in family.peaks))
+    axes.set_ylim(0, 1.18 * max(max(peak.high, peak.published or 0.0) for peak in family.peaks))
     axes.set_xlabel("Context (tokens, prompt and output)")
     axes.set_ylabel("Peak output throughput (tokens/s)")
 
@@ -170,6 +178,7 @@ def _peaks(group: Group) -> list[Peak]:
                 high=float(point["output_throughput_max"]),
                 concurrency=int(point["concurrency"]),
                 gain=gain,
+                published=marks.peak(group, i),
             )
         )
     return peaks

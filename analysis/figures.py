@@ -24,9 +24,8 @@ from matplotlib.transforms import ScaledTranslation
 
 from analysis import annotate, hidden_io, labels, legend, marks
 from analysis.canvas import NUMBERS, STYLE
-from analysis.frame import Group
+from analysis.frame import SIMULATED, Group
 
-SIMULATED = "simulated"  # an engine whose figures must say so on their face
 _DODGE = 0.8  # points sideways between lines of the running panel
 _MOST_DODGE = 1.6  # points from the true place, a third of a marker
 
@@ -110,7 +109,7 @@ def draw_pareto(axes: Axes, group: Group) -> None:
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("Speed for one user (tokens/s)")
-    axes.set_ylabel("Throughput per device (tokens/s)")
+    axes.set_ylabel("Throughput per device\n(tokens/s)")
     axes.xaxis.set_major_formatter(NUMBERS)
     axes.yaxis.set_major_formatter(NUMBERS)
 

@@ -24,6 +24,7 @@ GROUP_KEYS = (
     *("engine", "model", "selector", "platform", "link", "workload"),
     *("input_len", "output_len", "top_k", "arrivals"),
 )
+SIMULATED = "simulated"  # an engine whose figures must say so on their face
 CLOSED = "closed"  # `arrivals` of the closed loop
 _NO_PREFETCH = "no shared selections: fell back to sync"
 _PACE = ("load.request_rate", "load.slowdown")  # what varies along a line of an open loop
@@ -188,7 +189,10 @@ def _group(key: dict[str, Any], slug: str, rows: pd.DataFrame, configs: dict[str
     lines: dict[tuple[str, int | None], list[str]] = {}
     for cell, system, b in zip(cells["cell_id"], cells["offload"], slots, strict=True):
         lines.setdefault((system, b), []).append(cell)
-    variants = {line: _variants({c: configs[c] for c in members}) for line, members in lines.items()}
+    told: dict[str, set[str]] = {}  # of each system: the settings that tell lines of one B apart, named at every B
+    for (system, _), members in lines.items():
+        told.setdefault(system, set()).update(_differing([flat for flat, _ in _bundles(members, configs)]))
+    variants = {line: _variants(_bundles(members, configs), told[line[0]]) for line, members in lines.items()}
     fell_back = set(cells[cells["prefetch"].astype(str).str.startswith("none (")]["cell_id"])
     valid = dict(zip(cells["cell_id"], cells["outputs_valid"], strict=True))
     count = Counter(system for system, b in lines for _ in variants[system, b])
@@ -265,29 +269,35 @@ def _with_extra(words: str, extra: str) -> str:
     return f"{words[:-1]}, {extra})" if words.endswith(")") else f"{words} ({extra})"
 
 
-def _variants(configs: dict[str, dict[str, Any]]) -> list[tuple[str, list[str]]]:
-    """(what sets it apart, cell ids) for the cells of one system and B; one line needs no words.
+def _bundles(cells: list[str], configs: dict[str, dict[str, Any]]) -> list[tuple[dict[str, Any], list[str]]]:
+    """(flat config, cell ids) of each line that these cells of one system and B make.
 
     Cells of an open loop that differ in nothing but their pace are the points of one line.
     """
-    flat = {cell: dict(flatten(config)) for cell, config in configs.items()}
-    bundles: dict[str, list[str]] = {}
-    for cell, config in configs.items():
-        if _arrivals(config) != CLOSED:
-            flat[cell] = {key: value for key, value in flat[cell].items() if key not in _PACE}
-            bundles.setdefault(repr(sorted(flat[cell].items())), []).append(cell)
-        else:
-            bundles[cell] = [cell]
-    members = list(bundles.values())
-    if len(members) == 1:
-        return [("", members[0])]
-    firsts = {cells[0]: flat[cells[0]] for cells in members}
-    keys = sorted({key for one in firsts.values() for key in one})
-    differing = [key for key in keys if len({repr(one.get(key)) for one in firsts.values()}) > 1]
+    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for cell in cells:
+        flat = dict(flatten(configs[cell]))
+        name = cell
+        if _arrivals(configs[cell]) != CLOSED:
+            flat = {key: value for key, value in flat.items() if key not in _PACE}
+            name = repr(sorted(flat.items()))
+        found.setdefault(name, (flat, []))[1].append(cell)
+    return list(found.values())
+
+
+def _differing(flat: list[dict[str, Any]]) -> set[str]:
+    """Keys whose values are not the same in all."""
+    return {key for one in flat for key in one if len({repr(other.get(key)) for other in flat}) > 1}
+
+
+def _variants(bundles: list[tuple[dict[str, Any], list[str]]], told: set[str]) -> list[tuple[str, list[str]]]:
+    """(what sets it apart, cell ids) for the lines of one system and B, by the settings that the system's labels name;
+    one line needs no words where they name none."""
     named = [
-        (", ".join(f"{key.rpartition('.')[2]}={flat[cells[0]].get(key)}" for key in differing), cells)
-        for cells in members
+        (", ".join(f"{k.rpartition('.')[2]}={flat.get(k)}" for k in sorted(told)), cells) for flat, cells in bundles
     ]
+    if len(bundles) == 1:
+        return named
     return sorted((words or f"cell {cells[0][:8]}", cells) for words, cells in named)
 
 

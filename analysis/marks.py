@@ -35,16 +35,20 @@ def over_throughput(axes: Axes, group: Group, measure: str) -> None:
         _star(axes, group, index, float(ours.iloc[0]) if len(ours) else None, value)
 
 
+def peak(group: Group, index: int) -> float | None:
+    """The published peak throughput of a series, tokens/s; None where there is none."""
+    found = [v for i, concurrency, v in _found(group, "output_throughput") if i == index and concurrency is None]
+    return found[0] if found else None
+
+
+def star(axes: Axes, colour: str, x: float, y: float) -> None:
+    """One published value."""
+    axes.plot([x], [y], color=colour, zorder=6, gid=f"{legend.PUBLISHED}:{y:g}", **legend.PUBLISHED_LOOK)
+
+
 def _star(axes: Axes, group: Group, index: int, x: float | None, y: float) -> None:
     if x is not None:
-        axes.plot(
-            [x],
-            [y],
-            color=group.series[index].colour,
-            zorder=6,
-            gid=f"{legend.PUBLISHED}:{y:g}",
-            **legend.PUBLISHED_LOOK,
-        )
+        star(axes, group.series[index].colour, x, y)
 
 
 def _best(line: Any) -> float | None:

@@ -19,7 +19,7 @@ from harness import store
 from harness.records import Status
 
 _SHOWN_VALUES = 3  # of an environment key that differs between points
-_OF_ONE_RUN = ("pid", "server_pid", "placement_group")
+_OF_ONE_RUN = ("pid", "server_pid", "placement_group", "node_id", "beside", "failures")
 _CAPTIONS = {
     "throughput": "Generated tokens per second against the number of requests the client keeps in flight.",
     "ttft": "Mean time to first token against output throughput; point labels give the concurrency.",
@@ -156,7 +156,7 @@ def environment_table(points: Sequence[Path]) -> list[tuple[str, str]]:
         for key, value in flatten(env):
             twin = "driver." + key.split(".", 1)[-1].removeprefix("machine.")
             if (
-                key.startswith("instance.server.")
+                key.startswith(("instance.server.", "instance.nodes"))
                 or key.rpartition(".")[2] in _OF_ONE_RUN
                 or (key != twin and twin in driver and driver[twin] == value)
             ):

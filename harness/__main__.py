@@ -3,7 +3,7 @@
 experiment=quickstart                     run it; what is on disk already is not run again
 experiment=quickstart dry_run=true        print cells, points and bytes, start nothing
 experiment=quickstart offload=full_kv     replace a grid axis; key=a,b sweeps any key
-tracker=none  cluster.address=auto  retry_failed=true  name=my_run  results_dir=DIR
+tracker=none  cluster.address=auto  cluster.budget_s=28800  retry_failed=true  name=my_run  results_dir=DIR
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from rich.console import Console
 
 from harness.config import load_cells
 from harness.display import SweepDisplay
+from harness.durable import StoreError, disk_trouble
 from harness.experiment import RETRIED, Cell, experiment_dir, plan
 from harness.fetch import FetchError, fetch, is_fetched
 from harness.interrupts import interruptible, shielded
+from harness.lock import Busy, Lock, results_lock
 from harness.overrides import GROUPS, choices
 from harness.plan_launch import launch_notes
 from harness.plan_view import cell_labels, plan_table, plan_totals
 from harness.schema import Config, TrackerKind, to_yaml
-from harness.store import read_rows, stored_status
+from harness.store import clean_partial, read_rows, stored_status
 from harness.tracking import make_tracker, resolve_mode
 from harness.units import counted
 from harness.validate import ConfigError
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0: every point is on disk, ok or infeasible; 1: some failed or are invalid, now or in an earlier run;
-    2: nothing was started; 130: interrupted."""
+    """0: every point is on disk, ok or infeasible; 1: some failed or are invalid, now or in an earlier run, or the disk
+    is full; 2: nothing was started; 3: `cluster.budget_s` is used up and points are left; 130: interrupted."""
     args = _arguments(argv)
     try:
         with interruptible():
@@ -121,23 +123,34 @@ def _bring_weights(cells: list[Cell], console: Console) -> None:
 
 
 def _run(cells: list[Cell], console: Console) -> int:
-    from harness.sweep import Busy, ClusterError, results_lock
+    from harness.sweep import ClusterError
 
     folder = experiment_dir(cells[0].config)
     try:
-        with results_lock(folder):
+        with results_lock(folder, cells[0].config.break_lock) as lock:
+            clean_partial(folder)
             cells = plan([cell.config for cell in cells])  # another driver may have finished meanwhile
-            return _run_locked(cells, folder, console)
+            return _run_locked(cells, folder, console, lock)
     except (Busy, ClusterError, ConfigError) as error:
         return _refuse(error)
+    except StoreError as error:
+        _refuse(error)
+        return 1
+    except Exception as error:
+        trouble = disk_trouble(error)  # what draws, logs and compresses has errors of its own for a full disk
+        if trouble is None:
+            raise
+        _refuse(StoreError(f"{trouble.filename or folder}: {trouble.strerror}; the points on disk are whole"))
+        return 1
     except KeyboardInterrupt:
         print(f"\ninterrupted; finished points are in {folder}, the same command goes on", file=sys.stderr)
         return 130
 
 
-def _run_locked(cells: list[Cell], folder: Path, console: Console) -> int:
+def _run_locked(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> int:
+    left = 0
     if any(cell.points for cell in cells):
-        drawn = _sweep(cells, folder, console)
+        drawn, left = _sweep(cells, folder, console, lock)
     else:
         from analysis.draw import draw
 
@@ -150,7 +163,10 @@ def _run_locked(cells: list[Cell], folder: Path, console: Console) -> int:
     if bad:
         said = f"{counted(bad, 'point')} failed or invalid, see the table; retry_failed=true runs them again"
         print(said, file=sys.stderr)
-    return 1 if bad else 0
+    if left:
+        spent = f"cluster.budget_s={cells[0].config.cluster.budget_s:g} is used up"
+        print(f"{spent}: {counted(left, 'point')} left to run, the same command goes on", file=sys.stderr)
+    return 3 if left else 1 if bad else 0
 
 
 def _not_usable(cells: list[Cell], folder: Path) -> int:
@@ -163,7 +179,8 @@ def _not_usable(cells: list[Cell], folder: Path) -> int:
     )
 
 
-def _sweep(cells: list[Cell], folder: Path, console: Console) -> Drawn:
+def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tuple[Drawn, int]:
+    """Run what is left, and draw; also how many points the budget left."""
     from analysis.draw import draw
     from harness.sweep import Sweep
 
@@ -173,7 +190,8 @@ def _sweep(cells: list[Cell], folder: Path, console: Console) -> Drawn:
             config.tracker, experiment=config.name, results_dir=Path(config.results_dir), say=display.say
         )
         try:
-            Sweep(cells, tracker, display).run()
+            sweep = Sweep(cells, tracker, display, lock)
+            sweep.run()
             drawn = draw(folder)
             pngs = [path for path in drawn.figures if path.suffix == ".png"]
             table = read_rows(folder).to_dict("records")
@@ -181,7 +199,7 @@ def _sweep(cells: list[Cell], folder: Path, console: Console) -> Drawn:
         finally:
             with shielded():
                 tracker.close()
-    return drawn
+    return drawn, sweep.left
 
 
 if __name__ == "__main__":

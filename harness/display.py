@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from harness.experiment import Cell, Point
+from harness.patience import Tries
 from harness.plan_view import cell_labels
 from harness.records import ResultRow, Status
 from harness.units import show_seconds
@@ -25,6 +26,7 @@ class SweepDisplay:
         self._labels = {cell.cell_id: label for cell, label in zip(cells, cell_labels(cells), strict=True)}
         self._total = sum(p.num_requests for cell in cells for p in cell.points) or 1
         self._finished = 0
+        self._in_flight: dict[str, int] = {}  # requests done of each running cell's point
         self._begin = time.monotonic()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -50,11 +52,18 @@ class SweepDisplay:
         """A line of its own above the bar."""
         self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
+    def trying_again(self, cell: Cell, error: Exception, tries: Tries, wait_s: float) -> None:
+        """A failure that may pass, before the pause that follows it."""
+        which = f"try {tries.number} of {tries.most} in {show_seconds(wait_s)}"
+        self.say(f"{self._labels[cell.cell_id]}: {error}; {which}")
+
     def starting(self, cell: Cell) -> None:
         self._bar.update(self._task, description=f"{self._labels[cell.cell_id]}: starting", rate="")
 
     def running(self, cell: Cell, point: Point, done: int, tokens: int, seconds: float) -> None:
         rate = f"{tokens / seconds:,.0f} tok/s" if seconds > 0 else "warming up"
+        self._in_flight[cell.cell_id] = done
+        done = sum(list(self._in_flight.values()))
         self._bar.update(
             self._task,
             description=f"{self._labels[cell.cell_id]} at {point.concurrency}",
@@ -64,6 +73,7 @@ class SweepDisplay:
         )
 
     def finished(self, cell: Cell, point: Point, row: ResultRow) -> None:
+        self._in_flight.pop(cell.cell_id, None)
         self._finished += point.num_requests
         self._bar.update(self._task, completed=self._finished, left=self._left(self._finished))
         who = f"{self._labels[cell.cell_id]} at {point.concurrency}"

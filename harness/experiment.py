@@ -10,12 +10,13 @@ from typing import Any
 from harness.engine.admission import FullOutput
 from harness.engine.footprint import Footprint, KVBytes
 from harness.engine.kv.sharing import prefetch_label
+from harness.fit import check_fit, nearest
 from harness.identity import cell_id
 from harness.instances.sglang_limits import refusal as sglang_refusal
 from harness.records import SERVER_MEASURES, ResultRow, ServerStats, Status
-from harness.schema import Config, EngineKind
+from harness.schema import Config, EngineKind, to_yaml
 from harness.simulation.pools import capacity, make_pools
-from harness.store import stored_status
+from harness.store import point_dir, stored_status
 from harness.validate import ConfigError
 
 RETRIED = (Status.FAILED, Status.INVALID)  # what `retry_failed` runs again; infeasible stays so for the same cell
@@ -39,6 +40,8 @@ class Cell:
     points: tuple[Point, ...]  # to run
     done: tuple[Point, ...]  # on disk
     infeasible: str | None  # why its requests can never be served; no instance is started then
+    config_yaml: str = ""  # for every point's folder
+    note: str | None = None  # which other cell on disk it is not
 
     @property
     def request(self) -> KVBytes:
@@ -91,31 +94,48 @@ def experiment_dir(config: Config) -> Path:
 
 
 def plan(configs: Sequence[Config]) -> list[Cell]:
-    """The cells of an experiment; points whose row is on disk are not run again.
+    """The cells of an experiment in the order they run in; points whose row is on disk are not run again.
 
     Rows of status `failed` and `invalid` count as done too, unless `retry_failed`. Raises ConfigError for cells
-    that serve beside cells that do not.
+    that serve beside cells that do not, and for a folder that holds what was measured with another config.
     """
     if len({config.engine.kind.takes_requests for config in configs}) > 1:
         raise ConfigError("engine: one experiment either serves requests or measures in place, never both")
-    stored = stored_status(experiment_dir(configs[0]))
+    folder = experiment_dir(configs[0])
+    stored = stored_status(folder)
+    identities = [cell_id(config) for config in configs]
+    strangers = sorted({cell for cell, _, _ in stored} - set(identities))
     cells = []
-    for config in configs:
-        identity = cell_id(config)
+    for config, identity in zip(configs, identities, strict=True):
         todo: list[Point] = []
         done: list[Point] = []
         for point in _points(config):
             status = stored.get((identity, point.concurrency, point.repeat))
             again = config.retry_failed and status in RETRIED
             (todo if status is None or again else done).append(point)
+        text = to_yaml(config)
+        check_fit((point_dir(folder, identity, point.concurrency, point.repeat) for point in done), text)
+        note = None if done or not strangers else nearest(folder, text, strangers)
         refusal = None
         if config.engine.kind.plans_memory:
             rule = make_pools(config) if config.engine.kind.models_memory else FullOutput(config)
             refusal = rule.refusal(*config.workload.longest)
         if config.engine.kind is EngineKind.sglang:
             refusal = sglang_refusal(config) or refusal
-        cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal))
-    return cells
+        cells.append(Cell(identity, config, tuple(todo), tuple(done), refusal, text, note))
+    return in_run_order(cells)
+
+
+def in_run_order(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells of a model, a platform and an engine one after another, so that weights that a node has read are still
+    in its memory for the next; models in the order they are first named, within each the order of the grid."""
+    firsts: dict[tuple[str, ...], int] = {}
+    keys = []
+    for cell in cells:
+        c = cell.config
+        parts = (f"{c.model.name} {c.model.weights}", c.platform.name, c.engine.kind.value)
+        keys.append([firsts.setdefault(parts[: n + 1], len(firsts)) for n in range(len(parts))])
+    return [cell for _, cell in sorted(zip(keys, cells, strict=True), key=lambda pair: pair[0])]
 
 
 def _points(config: Config) -> list[Point]:

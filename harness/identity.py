@@ -11,7 +11,7 @@ from harness.schema import Config, EngineKind, to_plain
 # What a cell is not: how it is reported and judged, where it runs, how long one waits for it. Its points are told apart
 # by concurrency and repeat; everything else in the config is what was measured, and changing it is another cell.
 NOT_IDENTITY: dict[str, tuple[str, ...]] = {
-    "": ("name", "description", "results_dir", "dry_run", "retry_failed", "grid", "cluster", "tracker"),
+    "": ("name", "description", "results_dir", "dry_run", "retry_failed", "break_lock", "grid", "cluster", "tracker"),
     "engine": ("host", "port", "start_timeout_s"),
     "load": (
         "concurrencies",

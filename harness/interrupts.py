@@ -1,11 +1,13 @@
 """Ctrl-C, SIGTERM and SIGHUP: a KeyboardInterrupt where the work is, none in the middle of clean-up.
 
-`interruptible()` goes around a program, `shielded()` around what must not be cut short. For the main thread only.
+`interruptible()` goes around a program, `shielded()` around what must not be cut short. Signals come to the main thread
+only: in others a shield has nothing to do.
 """
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -36,6 +38,9 @@ def interruptible() -> Iterator[None]:
 @contextmanager
 def shielded() -> Iterator[None]:
     """Let the body end; a signal that came meanwhile is raised after the outermost shield."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     _State.shields += 1
     try:
         yield

@@ -9,7 +9,7 @@ from harness.schema import ArrivalKind, Config, LengthKind, LoadConfig, LoadMode
 
 
 def load_problems(config: Config) -> Iterator[str]:
-    """What is inconsistent in `load`, the most telling first."""
+    """Everything that is inconsistent in `load`, the most telling first."""
     load = config.load
     if not load.concurrencies or any(c < 1 for c in load.concurrencies):
         yield f"load.concurrencies={load.concurrencies} must list values of at least 1"
@@ -66,12 +66,15 @@ def _closed_problems(load: LoadConfig) -> Iterator[str]:
 
 
 def _open_problems(load: LoadConfig, work: WorkloadConfig) -> Iterator[str]:
+    kinds = ", ".join(kind.value for kind in ArrivalKind)
     if load.arrivals is None:
-        yield f"load.mode=open needs load.arrivals: choose from {', '.join(kind.value for kind in ArrivalKind)}"
-        return
+        rate = " and load.request_rate=R (requests per second; not for trace)" if load.request_rate is None else ""
+        yield f"load.mode=open needs load.arrivals (one of {kinds}){rate}"
     if load.requests_per_worker is not None or load.num_requests is None:
         yield "load.mode=open has no workers: set load.num_requests (N) and load.requests_per_worker=null"
     yield from _unused(load, "load", "stagger_s", "load.mode=open, which has no workers to stagger")
+    if load.arrivals is None:
+        return
     replay = load.arrivals is ArrivalKind.trace
     if replay and not work.kind.is_trace:
         yield f"load.arrivals=trace needs a workload with arrival times, not {work.kind.value}: mooncake, azure"

@@ -17,8 +17,9 @@ from harness.engine.footprint import Footprint
 from harness.engine.kv.sharing import prefetch_label
 from harness.experiment import Cell, Point
 from harness.identity import defines_cell
+from harness.placement import ask_of
 from harness.schema import LengthKind, LoadMode, OffloadSystem, to_plain
-from harness.units import common_unit, show_bytes, show_in, show_rate
+from harness.units import common_unit, show_bytes, show_in, show_rate, show_seconds
 
 _NAMES = ("model.name", "selector.kind", "platform.name", "engine.kind", "workload.name")
 _SAID = ("offload.system", "offload.cache_slots")  # in every label
@@ -29,6 +30,7 @@ _SHORT = {
     "workload.input_len": "in",
     "workload.output_len": "out",
 }
+_MOST_NOTES = 5
 _LEGEND = (
     "records, state, meta: device bytes of one request (KV, selection state, page tables and LRU order); "
     "host: its bytes in the host pool; at {most}: what {most} requests at once need"
@@ -42,15 +44,19 @@ def plan_table(cells: Sequence[Cell]) -> Group:
     notes = [
         f"{label} cannot run: {cell.infeasible}" for label, cell in zip(labels, cells, strict=True) if cell.infeasible
     ]
-    if not cells[0].config.engine.kind.takes_requests:
-        return Group(*(Text(line) for line in _shared_offline(cells)), _points_table(cells, labels))
-    if not cells[0].config.engine.kind.plans_memory:
-        return Group(*(Text(line) for line in _shared_elsewhere(cells)), _points_table(cells, labels))
+    others = [f"{label}: {cell.note}" for label, cell in zip(labels, cells, strict=True) if cell.note]
+    notes += others[:_MOST_NOTES] + [f"and {len(others) - _MOST_NOTES} more such cells"] * (len(others) > _MOST_NOTES)
+    kind = cells[0].config.engine.kind
+    if not kind.takes_requests or not kind.plans_memory:
+        shared = _shared_elsewhere(cells) if kind.takes_requests else _shared_offline(cells)
+        lines = (Text(line, style="dim") for line in _scheduling(cells))
+        return Group(*map(Text, shared), _points_table(cells, labels), *lines, *map(Text, notes))
     return Group(
         *(Text(line) for line in _shared(cells) if line),
         _table(cells, labels, most),
         Text(_LEGEND.format(most=most), style="dim"),
         *(Text(line, style="dim") for line in _sent_to_host(cells)),
+        *(Text(line, style="dim") for line in _scheduling(cells)),
         *map(Text, notes),
         *map(Text, _fallbacks(cells, labels)),
     )
@@ -88,10 +94,25 @@ def cell_labels(cells: Sequence[Cell]) -> list[str]:
             short = _SHORT.get(key) or (tail if tails.count(tail) == 1 else key)
             if key in _NAMES:
                 parts.append(str(settings[key]))
-            elif not _follows_name(flat, key):
+            elif settings[key] is not None and not _follows_name(flat, key):  # dense has no k
                 parts.append(f"{short}={_shown(key, settings[key])}")
         labels.append(" ".join(parts))
     return labels
+
+
+def _scheduling(cells: Sequence[Cell]) -> Iterator[str]:
+    """What an instance takes on a cluster, in which order cells run, and within which time."""
+    c = cells[0].config.cluster
+    placed = [cell for cell in cells if cell.config.engine.kind.needs_cluster]
+    asks = dict.fromkeys(str(ask_of(cell.config)) for cell in placed)
+    if c.address is not None or any(ask_of(cell.config).nodes > 1 for cell in placed):
+        yield f"an instance takes {' or '.join(asks)}" + ("; it owns its nodes" if c.exclusive else "")
+    if len(cells) > 1:
+        side_by_side = placed and not c.exclusive
+        yield "cells run in this order" + (", side by side where they fit" if side_by_side else ", one after another")
+    limits = (("a cell", c.cell_timeout_s), ("a point", c.point_timeout_s), ("this run", c.budget_s))
+    if said := [f"{what} {show_seconds(seconds)}" for what, seconds in limits if seconds is not None]:
+        yield f"at most: {', '.join(said)}"
 
 
 def _fallbacks(cells: Sequence[Cell], labels: Sequence[str]) -> Iterator[str]:
@@ -216,8 +237,9 @@ def _points(cell: Cell) -> list[Point]:
 
 
 def _flat(cell: Cell) -> dict[str, Any]:
-    """Dotted key -> value of everything that defines the cell."""
+    """Dotted key -> value of everything that defines the cell, but for the measured costs that follow from the rest."""
     groups = {key: value for key, value in to_plain(cell.config).items() if defines_cell(key)}
+    groups["platform"] = {key: value for key, value in groups["platform"].items() if key != "native"}
     return dict(_leaves(groups, ""))
 
 

@@ -1,15 +1,19 @@
 """Which published rows cannot hold together, by laws that need no model of a machine: python -m harness.published_lint
 
 Little's law (with N = C, a mean end-to-end time is at most the point's duration), peak operations a second, weights
-that every step must read, device memory, host memory, and differences that two figures state twice. Each finding
-says what was compared. Platforms and models come from `conf/`, the rows from `analysis/published.csv`.
+that every step must read, device memory, both of these together, less work that is not slower, the prefill that two
+rates leave, host memory, and differences that two figures state twice. Each finding says what was compared. Platforms
+and models come from `conf/`, the rows from `analysis/published.csv`.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -18,6 +22,7 @@ from analysis.comparison import MODELS, PLATFORMS
 from harness.config import load_cells
 from harness.model_sizes import device_weights, model_size
 from harness.schema import Config
+from harness.simulation.costs import RankChunks, StepCosts
 from harness.simulation.pools import record_bytes_per_token, state_bytes_per_token
 from harness.simulation.work import work_of
 
@@ -41,7 +46,7 @@ def lint() -> list[Finding]:
     table = table[(table["paper"] == "hisparse") & table["platform"].isin(PLATFORMS)]
     configs = _configs()
     found: list[Finding] = []
-    for law in (_little, _operations, _weights, _memory, _host, _differences):
+    for law in _LAWS:
         found += list(law(table, configs))
     return found
 
@@ -57,7 +62,8 @@ def _of(row: pd.Series, configs: dict[tuple[str, str], Config]) -> Config:
 
 
 def _who(row: pd.Series) -> str:
-    return f"{row['figure']} {row['model']} {row['system']} {row['metric']} at {row['concurrency']}"
+    at = f"peak over {row['input_len']}" if row["concurrency"] == "peak" else row["concurrency"]
+    return f"{row['figure']} {row['model']} {row['system']} {row['metric']} at {at}"
 
 
 def _value(table: pd.DataFrame, **keys: str) -> float | None:
@@ -88,15 +94,27 @@ def _little(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> Iter
 
 
 def _operations(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> Iterator[Finding]:
-    """Weights times all tokens, prompt and output, within the devices' peak."""
+    """Each request's prompt, attention included, and its output's weights within the devices' peak."""
     for row in _rows(table, "throughput"):
         config = _of(row, configs)
         output = int(row["output_len"] or config.workload.output_len)
-        tokens = float(row["value"]) * (int(row["input_len"]) + output) / output
-        small = (config.model.weight_bytes or 2) <= 1 and config.platform.flops_fp8
-        peak = (config.platform.flops_fp8 if small else config.platform.flops) or 0.0
-        share = tokens * 2 * model_size(config.model).active / (peak * config.platform.num_devices)
-        yield Finding("operations", _who(row), share <= 1, f"{share:.1%} of the peak, attention left out")
+        requests_s = float(row["value"]) / output
+        decode = output * 2 * model_size(config.model).active / (_peak(config) * config.platform.num_devices)
+        share = requests_s * (_prefill_at_peak(config, int(row["input_len"])) + decode)
+        detail = f"{share:.1%} of the peak with {output} tokens out"
+        yield Finding("operations", _who(row), share <= 1, detail)
+
+
+def _peak(config: Config) -> float:
+    small = (config.model.weight_bytes or 2) <= 1 and config.platform.flops_fp8
+    return (config.platform.flops_fp8 if small else config.platform.flops) or 0.0
+
+
+def _prefill_at_peak(config: Config, length: int) -> float:
+    """Seconds of the whole node for one prompt of this length, every part at its peak."""
+    changed, ranks = copy.deepcopy(config), config.engine.data_parallel or 1
+    changed.platform.costs.prefill_efficiency.value = 1.0
+    return StepCosts(changed).prefill([RankChunks(((0, length, True),))] * ranks) / ranks
 
 
 def _weights(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> Iterator[Finding]:
@@ -131,6 +149,57 @@ def _memory(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> Iter
             yield Finding("step time", _who(row), step <= 2 * max(steps), detail + f"{max(steps):g} ms")
 
 
+def _held(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> Iterator[Finding]:
+    """Full KV: what fits whole beside the weights, and what reading the weights that it uses then leaves."""
+    for row in _rows(table[table["system"] == "full_kv"], "throughput"):
+        config = _of(row, configs)
+        output, devices = int(row["output_len"] or config.workload.output_len), config.platform.num_devices
+        length = int(row["input_len"]) + output
+        room = devices * (int(config.platform.device_memory or 0) - device_weights(config))
+        most = int(room / (length * (record_bytes_per_token(config) + state_bytes_per_token(config))))
+        work, size = work_of(config), model_size(config.model)
+        read = work.rank_weight_bytes + work.expert_weight_bytes * size.coverage(most)
+        limit = most / read * float(config.platform.memory_bandwidth or 1)
+        detail = f"{most} whole requests with {output} tokens out fit in all of the memory; the weights that they read "
+        yield Finding("weights and memory", _who(row), float(row["value"]) <= limit, f"{detail}allow {limit:.0f} tok/s")
+
+
+def _less_work(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> Iterator[Finding]:
+    """A model that computes and reads no less in any part than another is no quicker with the same system."""
+    rates = table[(table["metric"] == "throughput") & (table["input_len"] == "32768")]
+    for row, other in itertools.permutations(rates.to_dict("records"), 2):
+        alike = row["platform"] == other["platform"] and _system(row) == _system(other)
+        if not alike or row["model"] == other["model"]:
+            continue
+        more, less = (asdict(work_of(configs[PLATFORMS[r["platform"]], MODELS[r["model"]]])) for r in (row, other))
+        if any(more[key] < less[key] for key in more if key != "anchors") or more["anchors"] < less["anchors"]:
+            continue
+        there = f"gives {other['value']} in {other['figure']}"
+        detail = f"{row['value']} tok/s; {other['model']}, which works less, {there}"
+        holds = float(row["value"]) <= _TOLERANCE * float(other["value"])
+        yield Finding("less work", _who(pd.Series(row)), holds, detail)
+
+
+def _system(row: dict[Any, Any]) -> str:
+    return "hisparse_sync" if row["system"] == "hisparse" else row["system"]
+
+
+def _prefill_left(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> Iterator[Finding]:
+    """Throughput and decode-only rate of a run leave seconds of prefill a request: the same for the same prompts."""
+    left: dict[tuple[str, str], list[tuple[float, pd.Series]]] = {}
+    for row in _rows(table[table["concurrency"] != "saturation"], "decode_only_throughput"):
+        same = {key: row[key] for key in ("figure", "platform", "model", "system", "concurrency")}
+        rate = _value(table, **same, metric="throughput")
+        if rate is not None:
+            seconds = int(row["output_len"]) * (1 / rate - 1 / float(row["value"]))
+            left.setdefault((row["figure"], row["model"]), []).append((seconds, row))
+    for found in left.values():
+        least = min(seconds for seconds, _ in found)
+        for seconds, row in found:
+            detail = f"{seconds:.2f} s of prefill a request, another system's rows leave {least:.2f} for the same"
+            yield Finding("prefill left", _who(row), seconds <= _TOLERANCE * least, detail)
+
+
 def _host(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) -> Iterator[Finding]:
     """Every request's records in the host's memory."""
     for row in _rows(table, "throughput"):
@@ -153,6 +222,9 @@ def _differences(table: pd.DataFrame, configs: dict[tuple[str, str], Config]) ->
         said, implied = float(row["value"]), int(row["concurrency"]) * 1e3 * (1 / rates[0] - 1 / rates[1])
         detail = f"{said:g} ms, but the decode-only rates differ by {implied:.1f} ms a step"
         yield Finding("stated twice", _who(row), implied <= _TOLERANCE * said, detail)
+
+
+_LAWS = (_little, _operations, _weights, _memory, _held, _less_work, _prefill_left, _host, _differences)
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ All times are seconds on a monotonic clock; `*_ms` measures are milliseconds.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -244,10 +244,10 @@ class ResultRow:
 
     def to_flat(self) -> dict[str, Any]:
         """One level of keys, every measure present (None when it was not measured)."""
-        flat = asdict(self)
-        flat["status"] = self.status.value
-        measures = flat.pop("measures")
-        return flat | {name: measures.get(name) for name in MEASURES}
+        own = {f.name: getattr(self, f.name) for f in fields(self)}  # dataclasses.asdict would copy all that lies below
+        own["status"] = self.status.value
+        measures = own.pop("measures")
+        return own | {name: measures.get(name) for name in MEASURES}
 
     @classmethod
     def from_flat(cls, flat: dict[str, Any]) -> ResultRow:

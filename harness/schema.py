@@ -6,10 +6,11 @@ Each dataclass is one group of `conf/`; the docstring under a field says what it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+import yaml
 from omegaconf import MISSING, OmegaConf
 
 from harness.units import show_rate
@@ -77,6 +78,11 @@ class OffloadSystem(Enum):
         return self.offloads and self is not OffloadSystem.fetch_all
 
     @property
+    def fetches(self) -> bool:
+        """Whether records cross the link in decode steps."""
+        return self.offloads and self is not OffloadSystem.no_io_oracle
+
+    @property
     def outputs_valid(self) -> bool:
         """False for the oracle, which attends to stale records."""
         return self is not OffloadSystem.no_io_oracle
@@ -103,6 +109,7 @@ class AdmissionRule(Enum):
     full_output = "full_output"
     slots = "slots"
     new_token_ratio = "new_token_ratio"
+    look_ahead = "look_ahead"
 
     @property
     def grows(self) -> bool:
@@ -358,6 +365,56 @@ class CostConfig:
     """Bytes a second at which one request's records are fetched: one thread block or thread a request."""
     link_rate: Scalar = field(default_factory=Scalar)
     """Bytes a second at which a device fetches scattered records while all devices do; null: `host_link`."""
+    join_s: Scalar = field(default_factory=Scalar)
+    """Exact prefetch: seconds that a shared layer waits for the stream that copies for it, however little it copies:
+    events and the start of a kernel; null: none."""
+
+
+@dataclass(kw_only=True, slots=True)
+class ServingCosts:
+    """What the native engine's server adds to its engine, as `python -m harness.calibrate` measured it on a machine."""
+
+    request_s: Scalar = field(default_factory=Scalar)
+    """Seconds from sending a request to the engine's having it, whatever its length, and its first token's way back."""
+    prompt_token_s: Scalar = field(default_factory=Scalar)
+    """More, per token of the prompt."""
+    entry_s: Scalar = field(default_factory=Scalar)
+    """Seconds that a request's arrival takes from the engine's step under way: one interpreter does both."""
+    step_s: Scalar = field(default_factory=Scalar)
+    """Seconds that streaming adds to a decode step, whatever the batch."""
+    token_s: Scalar = field(default_factory=Scalar)
+    """More, per token streamed."""
+    wake_s: Scalar = field(default_factory=Scalar)
+    """How late a thread wakes that waits for the emulated link."""
+
+
+@dataclass(kw_only=True, slots=True)
+class NativeCosts:
+    """Seconds of one kind of cell of the native engine (model, selector, offload system, B, threads), measured."""
+
+    step_s: Scalar = field(default_factory=Scalar)
+    """A decode step, whatever the batch."""
+    request_s: Scalar = field(default_factory=Scalar)
+    """More, per request: its share of the weights' work, attention to k records, selection, resolve."""
+    position_s: Scalar = field(default_factory=Scalar)
+    """More, per request and position of its context: the selector's scores."""
+    fetch_s: Scalar = field(default_factory=Scalar)
+    """A layer's fetch on the memory-copy link, whatever its records."""
+    record_s: Scalar = field(default_factory=Scalar)
+    """More, per record fetched."""
+    chunk_s: Scalar = field(default_factory=Scalar)
+    """A chunk of a prompt, whatever its length."""
+    token_s: Scalar = field(default_factory=Scalar)
+    """More, per token of the chunk."""
+    prefix_s: Scalar = field(default_factory=Scalar)
+    """More, per position up to the chunk's end."""
+    pair_s: Scalar = field(default_factory=Scalar)
+    """More, per token of the chunk and position up to its end."""
+    prompt_s: Scalar = field(default_factory=Scalar)
+    """What ends a prompt: its first token, and what the device cache starts with."""
+    miss_rates: list[list[float]] = field(default_factory=list)
+    """Misses over selected records by replay: [B/k, context/k, share] each."""
+    miss_source: str = ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -384,7 +441,13 @@ class PlatformConfig:
     """Bytes a second from the host to one device, one direction."""
     host_memory: int | str | None = None
     """Bytes of the node that holds the devices."""
+    driver: str | None = None
+    """The GPUs' driver that is to be there, as far as given: `570` takes 570.86; null: any."""
     costs: CostConfig = field(default_factory=CostConfig)
+    serving: ServingCosts = field(default_factory=ServingCosts)
+    native: dict[str, NativeCosts] = field(default_factory=dict)
+    """Of a calibrated machine: kind of cell -> its costs (`harness.native_rules`). With it, engine=simulated predicts
+    the native engine there, and needs none of the data sheet's numbers."""
     num_cpus: float = 1
     """CPU cores reserved for one instance; also the threads its engine computes with."""
     memory: int | str | None = None
@@ -465,6 +528,8 @@ class EngineConfig:
     and select and attend one request at a time: greedy text then does not depend on who else is running.
     Costs decode time."""
     host: str = "127.0.0.1"
+    """Where the server listens. On an existing cluster the default means its node's address there, so that the load
+    generator reaches it from other nodes."""
     port: int = 0
     """0: any free port."""
     start_timeout_s: float = 180.0
@@ -613,11 +678,26 @@ class PolicyConfig:
 @dataclass(kw_only=True, slots=True)
 class ClusterConfig:
     address: str | None = None
-    """null: a local Ray for this run; else an existing cluster (`auto`, `host:port`, `ray://host:port`)."""
+    """null: a local Ray for this run; else an existing cluster (`auto`, `host:port`)."""
     loadgen_cpus: float = 1
     """CPU cores reserved for the load generator."""
     ready_timeout_s: float = 120.0
     """How long to wait for the cluster to place an actor."""
+    exclusive: bool = True
+    """A cell owns its nodes while it is measured: all their CPUs and GPUs are taken, beside the load generator's.
+    false: cells that fit on the cluster side by side run side by side, each with a load generator of its own; their
+    `env.json` says beside whom."""
+    cell_timeout_s: float | None = None
+    """A cell that takes longer, with the start of its instance and all tries, ends: what is left of it fails."""
+    point_timeout_s: float | None = None
+    """A point that takes longer, with its warm-up, fails; the next one runs."""
+    retries: int = 2
+    """How often a point is tried again by itself after what may pass: a node or an actor lost, a server or a load
+    generator killed, a port taken."""
+    retry_wait_s: float = 5.0
+    """The pause before that, doubled after each further failure, at most 5 minutes."""
+    budget_s: float | None = None
+    """For the whole run: once these seconds are used up, no point is started any more. The same command goes on."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -640,6 +720,8 @@ class Config:
     dry_run: bool = False
     retry_failed: bool = False
     """Run points again whose stored row is `failed` or `invalid`."""
+    break_lock: bool = False
+    """Take the results folder from a driver on a host that has died, where the file system still says it is held."""
     grid: Any = None
     """Axes: {key or group: [values]}, or a list of such mappings (their union)."""
     load: LoadConfig = field(default_factory=LoadConfig)
@@ -676,7 +758,21 @@ class Config:
 
 def to_yaml(config: Config) -> str:
     """A completed config as text; `from_yaml` reads it back."""
-    return OmegaConf.to_yaml(OmegaConf.structured(config))
+    return str(yaml.dump(to_plain(config), Dumper=_Dumper, allow_unicode=True, sort_keys=False))
+
+
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # one of two classes
+    """Quotes every string that begins like a number: OmegaConf reads more of them as numbers than PyYAML."""
+
+
+def _represent_str(dumper: Any, text: str) -> yaml.ScalarNode:
+    number_like = text[:1] in set("0123456789+-.")
+    node = dumper.represent_scalar("tag:yaml.org,2002:str", text, style="'" if number_like else None)
+    assert isinstance(node, yaml.ScalarNode)
+    return node
+
+
+_Dumper.add_representer(str, _represent_str)
 
 
 def from_yaml(text: str) -> Config:
@@ -687,7 +783,22 @@ def from_yaml(text: str) -> Config:
 
 
 def to_plain(config: Config) -> dict[str, Any]:
-    """A completed config as nested plain values, enums by name: for JSON, trackers and hashes."""
-    plain = OmegaConf.to_container(OmegaConf.structured(config), enum_to_str=True)
+    """A completed config as nested plain values, enums by name: for JSON, trackers and hashes.
+
+    What OmegaConf.to_container makes of it, a hundred times as fast: a sweep asks several times a cell.
+    """
+    plain = _plain(config)
     assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        plain = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        whole = [f.name for f in fields(value) if str(f.type).startswith("float") and type(plain[f.name]) is int]
+        return plain | {name: float(plain[name]) for name in whole}
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

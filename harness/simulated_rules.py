@@ -7,7 +7,8 @@ import copy
 from dataclasses import fields
 
 from harness.model_sizes import device_weights
-from harness.schema import Config, EngineConfig, EngineKind, Family, OffloadSystem
+from harness.native_rules import complete_native
+from harness.schema import Config, EngineConfig, EngineKind, Family, ServingCosts
 from harness.units import show_bytes
 
 AUTO = "auto"  # a budget that the platform implies
@@ -23,6 +24,7 @@ def complete_simulated(config: Config) -> str | None:
         for key in _OWN_KEYS:
             setattr(engine, key, getattr(default, key))
         config.model.weight_bytes = config.model.expert_weight_bytes = None
+        config.platform.native, config.platform.serving = {}, ServingCosts()
         return _unsourced(config)
     for key in ("memory_fraction", "host_fraction"):
         if getattr(engine, key) > 1:
@@ -36,7 +38,8 @@ def complete_simulated(config: Config) -> str | None:
         engine.data_parallel = devices
     if devices % engine.data_parallel:
         return f"engine.data_parallel={engine.data_parallel} must divide platform.num_devices={devices}"
-    return _unsourced(config) or _missing(config) or _device_budget(config) or _host_budget(config)
+    problem = _unsourced(config) or (complete_native(config) if config.platform.native else _missing(config))
+    return problem or _device_budget(config) or _host_budget(config)
 
 
 def simulated_twin(config: Config) -> Config | str:
@@ -50,11 +53,6 @@ def simulated_twin(config: Config) -> Config | str:
     return _missing(twin) or twin
 
 
-def fetches(config: Config) -> bool:
-    """Whether records cross the link in decode."""
-    return config.offload.system.offloads and config.offload.system is not OffloadSystem.no_io_oracle
-
-
 def _unsourced(config: Config) -> str | None:
     for f in fields(config.platform.costs):
         scalar = getattr(config.platform.costs, f.name)
@@ -66,8 +64,8 @@ def _unsourced(config: Config) -> str | None:
 def _missing(config: Config) -> str | None:
     """The first number that this cell's costs need and its platform lacks."""
     platform = config.platform
-    needed = [*_NEEDED, *(_NEEDED_TO_FETCH if fetches(config) else ())]
-    if fetches(config) and platform.costs.link_rate.value is None:
+    needed = [*_NEEDED, *(_NEEDED_TO_FETCH if config.offload.system.fetches else ())]
+    if config.offload.system.fetches and platform.costs.link_rate.value is None:
         needed.append("host_link")
     for key in needed:
         group, _, name = key.rpartition(".")
@@ -80,7 +78,8 @@ def _missing(config: Config) -> str | None:
 def _lacks(name: str, key: str, instead: str = "") -> str:
     return (
         f"platform={name} has no {key}, which engine=simulated and budgets of `auto` need: set it with its source,"
-        f"{instead} or choose a platform that has it (h200x8, b200x2, gh200, h100x8, a100x8)"
+        f"{instead} or choose a platform that has it (h200x8, b200x2, gh200, h100x8, a100x8); for a machine of your "
+        "own: python -m harness.calibrate"
     )
 
 

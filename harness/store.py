@@ -3,22 +3,21 @@
 `<results_dir>/<experiment>/<cell_id>/c<C>-r<repeat>/` holds `config.yaml`, `result.json` (the flat row),
 `requests.parquet` (one line per request), `server.log` and `env.json`; with `trace.record` also `selections.trace`,
 and for engine=replay `steps.parquet` (one line per decode step). A folder under its final name is complete; one that
-is being written has a hidden name ending in `.partial`, which every reader ignores.
+is being written has a hidden name ending in `.partial`, which every reader ignores (`harness.durable`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
 import re
-import shutil
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.durable import recover, write_folder
 from harness.records import MEASURES, RequestRecord, ResultRow, Status
 
 if TYPE_CHECKING:
@@ -26,12 +25,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _POINT_NAME = re.compile(r"c(\d+)-r(\d+)")
-_PARTIAL = ".partial"
+RESULT_FILE = "result.json"
 STEPS_FILE = "steps.parquet"
 
 # a ResultRow field's annotation -> pandas dtype
 _DTYPES = {"int": "int64", "int | None": "Int64", "bool": "bool"}
-_NULLABLE_TEXT = ("reason", "count_source", "server_version", "policy")
+_NULLABLE_TEXT = tuple(f.name for f in fields(ResultRow) if f.type == "str | None")
 _COUNTS = (
     *("completed", "failed", "total_input_tokens", "total_output_tokens"),
     *("h2d_bytes", "device_kv_bytes", "host_kv_bytes", "peak_running", "retractions", "replayed_selections"),
@@ -64,30 +63,17 @@ def write_point(
 
     A number that is not finite (the mean of nothing) is stored as null: JSON has no NaN, and null is how
     a row says "not measured". `requests` may be empty; the parquet file is then empty but typed.
-    Raises FileExistsError where an ok point lies already (any other status is replaced) and ValueError
-    for a row whose values have the wrong type.
+    Raises FileExistsError where an ok point lies already (any other status is replaced), ValueError for a row whose
+    values have the wrong type and StoreError where the disk refuses.
     """
     final = point_dir(experiment_dir, row.cell_id, row.concurrency, row.repeat)
     flat = _json_ready(row.to_flat())
     _check_types(flat)
     if final.exists() and read_row(final).status is Status.OK:
         raise FileExistsError(f"{final} already holds an ok point; delete that folder to measure it again")
-    final.parent.mkdir(parents=True, exist_ok=True)
-    partial = _partial_name(final)
-    partial.mkdir()
-    try:
-        _write_text(partial / "config.yaml", config_yaml)
-        _write_text(partial / "server.log", server_log)
-        _write_json(partial / "env.json", env)
-        _write_requests(partial / "requests.parquet", requests)
-        for name, data in (files or {}).items():
-            _write_file(partial / name, data)
-        _write_json(partial / "result.json", flat)
-        _fsync_dir(partial)
-        _put_in_place(partial, final)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
+    texts = {"config.yaml": config_yaml, "server.log": server_log, "env.json": _json(env), RESULT_FILE: _json(flat)}
+    content = {name: text.encode("utf-8", errors="backslashreplace") for name, text in texts.items()}
+    write_folder(final, content | {"requests.parquet": _encode_requests(requests), **(files or {})}, last=RESULT_FILE)
     return final
 
 
@@ -112,12 +98,7 @@ def read_requests(point: Path | str, columns: Sequence[str] | None = None) -> pd
 
 def encode_steps(columns: Mapping[str, Sequence[Any]]) -> bytes:
     """STEPS_FILE of a point: one line per decode step, as Parquet."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    buffer = pa.BufferOutputStream()
-    pq.write_table(pa.table(dict(columns)), buffer)
-    return bytes(buffer.getvalue())
+    return _parquet(columns)
 
 
 def read_steps(point: Path | str) -> pd.DataFrame:
@@ -129,6 +110,18 @@ def read_steps(point: Path | str) -> pd.DataFrame:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
+
+
+def cell_rows(experiment_dir: Path, cell_id: str) -> list[ResultRow]:
+    """The stored rows of one cell, in the order a sweep measures them; none where there is no such cell."""
+    folder = experiment_dir / cell_id
+    points = [point for point in folder.glob("c*-r*") if _POINT_NAME.fullmatch(point.name)]
+    return sorted(map(read_row, points), key=lambda row: (row.repeat, row.concurrency))
+
+
+def digest(row: ResultRow) -> str:
+    """What tells a row from any other, also from another try of the same point."""
+    return hashlib.sha256(_json(row.to_flat()).encode()).hexdigest()[:16]
 
 
 def read_rows(experiment_dir: Path | str) -> pd.DataFrame:
@@ -181,14 +174,21 @@ def stored_status(experiment_dir: Path | str) -> dict[tuple[str, int, int], Stat
 
 
 def clean_partial(experiment_dir: Path) -> list[Path]:
-    """Remove what an interrupted `write_point` left; returns the folders removed.
+    """Tidy what a killed `write_point` left: a point that was whole is put in its place, the rest is removed.
 
-    Call it before a sweep starts, never while another process writes into the same experiment.
+    Returns the folders removed. Call it before a sweep starts, never while another process writes into the experiment.
     """
-    leftovers = sorted(experiment_dir.glob(f"*/.*{_PARTIAL}"))
-    for leftover in leftovers:
-        shutil.rmtree(leftover)
-    return leftovers
+    if not experiment_dir.is_dir():
+        return []
+
+    def worth(partial: Path) -> float | None:
+        try:
+            status = read_row(partial).status
+            return (partial / RESULT_FILE).stat().st_mtime + (1e12 if status is Status.OK else 0)
+        except ValueError:  # half-written
+            return None
+
+    return recover((cell for cell in sorted(experiment_dir.iterdir()) if cell.is_dir()), worth)
 
 
 _DELETE_HINT = "delete the point's folder and run the experiment again"
@@ -197,8 +197,12 @@ _ACCEPTS: dict[str, tuple[type, ...]] = {
     "bool": (bool,),
     "int64": (int,),
     "Int64": (int, type(None)),
-    "float64": (int, float, type(None)),
+    "float64": (float, int, type(None)),
 }
+_TYPES = [  # what each column's values may be; `type(x) in` a tuple is what makes a thousand rows quick
+    (name, (*_ACCEPTS[dtype], type(None)) if name in _NULLABLE_TEXT else _ACCEPTS[dtype])
+    for name, dtype in COLUMN_DTYPES.items()
+]
 
 
 def _points(experiment_dir: Path) -> Iterator[Path]:
@@ -208,11 +212,12 @@ def _points(experiment_dir: Path) -> Iterator[Path]:
 
 
 def _read_flat(point: Path) -> dict[str, Any]:
-    path = point / "result.json"
+    path = point / RESULT_FILE
     stored = _read_json(path)
     try:
         flat = ResultRow.from_flat(stored).to_flat()
         _check_types(flat)
+        _check_place(flat, point)
     except KeyError as error:
         raise _unreadable(path, LookupError(f"no key {error}")) from error
     except (TypeError, ValueError) as error:
@@ -239,33 +244,17 @@ def _unreadable(path: Path, error: BaseException) -> ValueError:
 
 
 def _check_types(flat: dict[str, Any]) -> None:
-    for name, dtype in COLUMN_DTYPES.items():
-        value = flat[name]
-        if name in _NULLABLE_TEXT and value is None:
-            continue
-        if not isinstance(value, _ACCEPTS[dtype]) or (isinstance(value, bool) and dtype != "bool"):
-            raise ValueError(f"{name} is {value!r}, which is no {dtype}")
+    for name, accepted in _TYPES:
+        if type(flat[name]) not in accepted:
+            raise ValueError(f"{name} is {flat[name]!r}, which is no {COLUMN_DTYPES[name]}")
 
 
-def _partial_name(final: Path) -> Path:
-    return final.parent / f".{final.name}.{uuid.uuid4().hex[:12]}{_PARTIAL}"
-
-
-def _put_in_place(partial: Path, final: Path) -> None:
-    """Rename `partial` to `final`; a point that is not ok and lies there moves aside first."""
-    replaced = None
-    if final.exists():
-        replaced = _partial_name(final)
-        os.rename(final, replaced)
-    try:
-        os.rename(partial, final)
-    except OSError as error:  # a folder cannot be renamed onto one with files: another writer was first
-        if not final.exists():
-            raise
-        raise FileExistsError(f"{final} was written by another process meanwhile") from error
-    _fsync_dir(final.parent)
-    if replaced is not None:
-        shutil.rmtree(replaced)
+def _check_place(flat: dict[str, Any], point: Path) -> None:
+    """A folder that was copied or renamed holds another point's row, which would count twice."""
+    place = _POINT_NAME.fullmatch(point.name)  # not that of a partial folder
+    said = (flat["cell_id"], flat["concurrency"], flat["repeat"])
+    if place and said != (point.parent.name, int(place[1]), int(place[2])):
+        raise ValueError(f"it is the row of {said[0]}/c{said[1]}-r{said[2]}")
 
 
 def _json_ready(value: Any) -> Any:
@@ -279,32 +268,23 @@ def _json_ready(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    _write_text(path, json.dumps(_json_ready(value), indent=1, allow_nan=False) + "\n")
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(_json_ready(value), indent=1, allow_nan=False) + "\n"
 
 
-def _write_text(path: Path, text: str) -> None:
-    _write_file(path, text.encode("utf-8", errors="backslashreplace"))
+def _encode_requests(requests: Sequence[RequestRecord]) -> bytes:
+    schema = _request_schema()
+    # column by column: dataclasses.asdict would copy every chunk list
+    return _parquet({name: [getattr(request, name) for request in requests] for name in schema.names}, schema)
 
 
-def _write_file(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _write_requests(path: Path, requests: Sequence[RequestRecord]) -> None:
+def _parquet(columns: Mapping[str, Sequence[Any]], schema: pa.Schema | None = None) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = _request_schema()
-    # column by column: dataclasses.asdict would copy every chunk list
-    columns = {name: [getattr(request, name) for request in requests] for name in schema.names}
-    with path.open("wb") as file:
-        pq.write_table(pa.table(columns, schema=schema), file)
-        file.flush()
-        os.fsync(file.fileno())
+    buffer = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(columns), schema=schema), buffer)
+    return bytes(buffer.getvalue())
 
 
 def _request_schema() -> pa.Schema:
@@ -323,11 +303,3 @@ def _request_schema() -> pa.Schema:
             for f in fields(RequestRecord)
         ]
     )
-
-
-def _fsync_dir(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,102 +1,71 @@
-"""Runs a plan: brings up each cell's instance, drives its points, writes each row the moment it is known."""
+"""Runs a plan on a simulation or a cluster, cell by cell or side by side, until all is done or the budget is spent."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
-from typing import Any
 
-from harness.cluster import Cluster, ClusterError, LoadgenError, RemoteInstance, RemoteLoadgen, RemoteOffline
+from harness.cluster import Cluster, ClusterError
 from harness.display import SweepDisplay
-from harness.experiment import Cell, Point, experiment_dir, server_measures
-from harness.instances import InstanceError
-from harness.interrupts import shielded
-from harness.loads import point_loads, point_row, prompt_source
-from harness.offline import OfflineError
+from harness.experiment import Cell, server_measures
+from harness.lease import Lease
+from harness.lock import Lock
+from harness.measured import MeasuredCell
+from harness.patience import Patience
+from harness.recorder import Recorder
 from harness.records import RequestRecord, ResultRow, Status
-from harness.schema import to_plain, to_yaml
+from harness.schema import to_plain
+from harness.served import ServedCell
+from harness.side_by_side import SideBySide
 from harness.simulation import simulate_point
-from harness.store import clean_partial, write_point
-from harness.sysinfo import machine
 from harness.tracking import Tracker
-from harness.validate import ConfigError
-from workloads import Source
 
 
-class Busy(RuntimeError):
-    """Another driver writes to the same results folder."""
-
-
-@contextmanager
-def results_lock(folder: Path) -> Iterator[None]:
-    """Hold an experiment's folder for writing. Raises Busy naming who holds it, ConfigError where it cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a+")
-    except OSError as error:
-        raise ConfigError(f"results_dir={folder.parent}: {error.strerror}: choose a folder to write to") from error
-    with lock as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise Busy(
-                f"{folder} is being written by {file.read().strip()}: wait for it, or give this run another name=NAME"
-            ) from error
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {platform.node()}")
-        file.flush()
-        yield
-
-
-@dataclass(slots=True)
 class Sweep:
-    """One run of an experiment's pending points."""
+    """One run of an experiment's pending points, in the order of its cells.
 
-    cells: Sequence[Cell]
-    tracker: Tracker
-    display: SweepDisplay
+    lock: of the results folder; None: nobody else can write to it.
+    """
+
+    def __init__(self, cells: Sequence[Cell], tracker: Tracker, display: SweepDisplay, lock: Lock | None = None):
+        config = cells[0].config
+        self._cells = [cell for cell in cells if cell.points]
+        self._cluster_config = config.cluster
+        self._patience = Patience(config.cluster)
+        self._recorder = Recorder(tracker, display, one_by_one=config.cluster.exclusive, lock=lock)
 
     def run(self) -> list[ResultRow]:
-        """All rows of this run, written to disk one by one. Raises ClusterError without a usable cluster."""
-        config = self.cells[0].config
-        clean_partial(experiment_dir(config))
-        rows: list[ResultRow] = []
-        for cell in self.cells:
-            if cell.points and cell.infeasible:
-                with self._tracked(cell):
-                    rows += self._give_up(cell, cell.points, Status.INFEASIBLE, cell.infeasible)
-        feasible = [cell for cell in self.cells if cell.points and not cell.infeasible]
-        for cell in feasible:
-            if not cell.config.engine.kind.needs_cluster:
-                rows += self._simulate(cell)
-        feasible = [cell for cell in feasible if cell.config.engine.kind.needs_cluster]
-        if feasible:
-            cpus = max(cell.config.platform.num_cpus for cell in feasible)
-            with Cluster.open(config.cluster, cpus, config.load.processes) as cluster:
-                offline = [cell for cell in feasible if not cell.config.engine.kind.serves]
-                for _, alike in groupby(offline, key=lambda cell: to_plain(cell.config)["platform"]):
-                    rows += self._measure_offline(list(alike), cluster)
-                served = [cell for cell in feasible if cell.config.engine.kind.serves]
-                if served:
-                    with cluster.loadgen(config.load.processes) as loadgen:
-                        for cell in served:
-                            rows += self._run_cell(cell, cluster, loadgen)
-        return rows
+        """All rows of this run, written to disk one by one.
 
-    def _simulate(self, cell: Cell) -> list[ResultRow]:
+        Raises ClusterError without a usable cluster, StoreError where a row cannot be written, Busy when another driver
+        has taken the folder.
+        """
+        feasible = [cell for cell in self._cells if not cell.infeasible]
+        for cell in self._cells:
+            if cell.infeasible:
+                with self._recorder.cell(cell):
+                    self._recorder.give_up(cell, cell.points, Status.INFEASIBLE, cell.infeasible)
+        for cell in feasible:
+            if not cell.config.engine.kind.needs_cluster and not self._patience.spent:
+                self._simulate(cell)
+        placed = [cell for cell in feasible if cell.config.engine.kind.needs_cluster]
+        if placed and not self._patience.spent:
+            self._on_a_cluster(placed)
+        return self._recorder.rows
+
+    @property
+    def left(self) -> int:
+        """Points that were not run, since the budget was spent."""
+        return sum(len(cell.points) for cell in self._cells) - len(self._recorder.rows)
+
+    def _simulate(self, cell: Cell) -> None:
         """The points of a cell in virtual time, here and now: they take no machine."""
-        self.display.starting(cell)
-        rows, env = [], {"driver": machine(), "instance": None}
-        with self._tracked(cell):
+        self._recorder.display.starting(cell)
+        with self._recorder.cell(cell):
             for point in cell.points:
-                self.display.running(cell, point, 0, 0, 0.0)
+                if self._patience.spent:
+                    return
+                self._recorder.display.running(cell, point, 0, 0, 0.0)
                 requests: list[RequestRecord] = []
                 try:
                     requests, measures, stats = simulate_point(cell.config, point.concurrency, point.num_requests)
@@ -104,131 +73,51 @@ class Sweep:
                     row = cell.row(point, Status.OK, count_source="simulated", measures=measures)
                 except ValueError as error:
                     row = cell.row(point, Status.FAILED, str(error))
-                self._keep(cell, point, row, requests, env, "")
-                rows.append(row)
-        return rows
+                self._recorder.keep(cell, point, row, requests, env={"instance": None})
 
-    def _measure_offline(self, cells: list[Cell], cluster: Cluster) -> list[ResultRow]:
-        """The points of cells that serve nothing, in one process, which may keep what they have in common; one that
-        cannot be measured does not keep the others from it."""
-        rows = []
-        with cluster.offline(cells[0].config) as remote:
+    def _on_a_cluster(self, cells: Sequence[Cell]) -> None:
+        processes = cells[0].config.load.processes
+        cpus = max(cell.config.platform.num_cpus for cell in cells)
+        with Cluster.open(self._cluster_config, cpus, processes) as cluster:
+            offline = [cell for cell in cells if not cell.config.engine.kind.serves]
+            for _, alike in groupby(offline, key=lambda cell: to_plain(cell.config)["platform"]):
+                self._measure(list(alike), cluster)
+            served = [cell for cell in cells if cell.config.engine.kind.serves]
+            if served and self._cluster_config.exclusive:
+                self._one_by_one(served, cluster)
+            elif served:
+                self._side_by_side(served, cluster)
+
+    def _measure(self, cells: Sequence[Cell], cluster: Cluster) -> None:
+        """Cells that serve nothing, in one process, which may keep what they have in common."""
+        with Lease(lambda: cluster.offline(cells[0].config)) as remote:
             for cell in cells:
-                self.display.starting(cell)
-                with self._tracked(cell):
-                    rows += [self._measure_point(cell, point, remote) for point in cell.points]
-        return rows
+                if not self._patience.spent:
+                    MeasuredCell(cell, remote, self._recorder, self._patience).run()
 
-    def _measure_point(self, cell: Cell, point: Point, remote: RemoteOffline) -> ResultRow:
-        self.display.running(cell, point, 0, 0, 0.0)
-        env: dict[str, Any] = {"driver": machine()}
-        files: dict[str, bytes] = {}
-        try:
-            measured = remote.measure(cell.config, point.concurrency, point.repeat)
-            row, files = cell.row(point, Status.OK, measures=measured.measures), measured.files
-            env["instance"] = remote.describe()
-        except OfflineError as error:
-            row = cell.row(point, Status.FAILED, str(error))
-        self._keep(cell, point, row, [], env, "", files)
-        return row
+    def _one_by_one(self, cells: Sequence[Cell], cluster: Cluster) -> None:
+        configs = [cell.config for cell in cells]
+        with Lease(lambda: cluster.loadgen(configs[0].load.processes, configs)) as loadgen:
+            for cell in cells:
+                if not self._patience.spent:
+                    ServedCell(cell, cluster, loadgen, self._recorder, self._patience).run()
 
-    def _run_cell(self, cell: Cell, cluster: Cluster, loadgen: RemoteLoadgen) -> list[ResultRow]:
-        self.display.starting(cell)
-        try:
-            source = prompt_source(cell.config)
-        except ValueError as error:  # no such files
-            with self._tracked(cell):
-                return self._give_up(cell, cell.points, Status.FAILED, str(error))
-        # the tracker's run is opened while the server starts, and closed after it has ended
-        with ExitStack() as tracked, cluster.instance(cell.config) as instance:
-            tracked.enter_context(self._tracked(cell))
-            return self._run_points(cell, source, instance, loadgen)
+    def _side_by_side(self, cells: Sequence[Cell], cluster: Cluster) -> None:
+        """Each cell in flight has a load generator of its own."""
 
-    def _run_points(
-        self, cell: Cell, source: Source, instance: RemoteInstance, loadgen: RemoteLoadgen
-    ) -> list[ResultRow]:
-        rows: list[ResultRow] = []
-        try:
-            instance.wait_started()
-            env = {"driver": machine(), "loadgen": loadgen.describe(), "instance": instance.describe()}
-            for point in cell.points:
-                rows.append(self._run_point(cell, point, source, instance, loadgen, env))
-        except (InstanceError, LoadgenError) as error:  # it did not start, or its server is gone
-            log = _last_words(instance)
-            rows += self._give_up(cell, cell.points[len(rows) :], Status.FAILED, str(error), log)
-        return rows
+        def run(cell: Cell) -> None:
+            check = self._patience.until()
+            with Lease(lambda: cluster.loadgen(cell.config.load.processes, [cell.config], check)) as loadgen:
+                ServedCell(cell, cluster, loadgen, self._recorder, self._patience, lambda: beside(cell)).run()
 
-    @contextmanager
-    def _tracked(self, cell: Cell) -> Iterator[None]:
-        try:
-            self.tracker.start_cell(cell.cell_id, to_plain(cell.config))
-            yield
-        finally:
-            with shielded():
-                self.tracker.finish_cell()
+        def beside(cell: Cell) -> list[str]:
+            return [other.cell_id for other in flight.beside(cell)]
 
-    def _run_point(
-        self,
-        cell: Cell,
-        point: Point,
-        source: Source,
-        instance: RemoteInstance,
-        loadgen: RemoteLoadgen,
-        env: dict[str, Any],
-    ) -> ResultRow:
-        """Warm up, flush, measure, write. Raises InstanceError when the server has died before the point."""
-        instance.check()
-        self.display.running(cell, point, 0, 0, 0.0)
-        requests: list[RequestRecord] = []
-        files: dict[str, bytes] = {}
-        try:
-            measured, warmup = point_loads(cell.config, point, source, instance.url)
-            if warmup:
-                warm = loadgen.run(warmup)
-                if warm.status is Status.FAILED:
-                    raise InstanceError(f"warm-up failed: {warm.reason}")
-            instance.flush()
-            before = instance.stats()
-            result = loadgen.run(measured, lambda *now: self.display.running(cell, point, *now))
-            requests = result.requests
-            row = point_row(cell, point, result, instance.stats().since(before))
-            if cell.config.trace.record:
-                files = {"selections.trace": trace} if (trace := instance.selection_trace()) else {}
-            log = instance.new_log()
-        except (InstanceError, LoadgenError, ValueError) as error:  # ValueError: too little text for the prompts
-            row, log = cell.row(point, Status.FAILED, str(error)), _last_words(instance)
-        self._keep(cell, point, row, requests, env, log, files)
-        return row
+        def fits(running: Sequence[Cell], cell: Cell) -> bool:
+            return cluster.fits_beside([other.config for other in running], cell.config)
 
-    def _keep(
-        self,
-        cell: Cell,
-        point: Point,
-        row: ResultRow,
-        requests: list[RequestRecord],
-        env: dict[str, Any],
-        log: str,
-        files: Mapping[str, bytes] | None = None,
-    ) -> None:
-        folder = experiment_dir(cell.config)
-        write_point(folder, row, requests, config_yaml=to_yaml(cell.config), env=env, server_log=log, files=files)
-        self.tracker.log_point(row)
-        self.display.finished(cell, point, row)
-
-    def _give_up(
-        self, cell: Cell, points: Sequence[Point], status: Status, reason: str, log: str = ""
-    ) -> list[ResultRow]:
-        rows = [cell.row(point, status, reason) for point in points]
-        for point, row in zip(points, rows, strict=True):
-            self._keep(cell, point, row, [], {"driver": machine()}, log)
-        return rows
+        flight = SideBySide(run, fits, self._patience)
+        flight.all(cells)
 
 
-def _last_words(instance: RemoteInstance) -> str:
-    try:
-        return instance.new_log()
-    except InstanceError as error:
-        return f"(the log could not be read: {error})"
-
-
-__all__ = ["Busy", "ClusterError", "Sweep", "results_lock"]
+__all__ = ["ClusterError", "Sweep"]

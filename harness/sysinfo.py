@@ -7,6 +7,7 @@ It reads /proc, psutil, package metadata, git and nvidia-smi; nothing of the env
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -20,7 +21,7 @@ import psutil
 PACKAGES = ("hisparse-harness", "torch", "ray", "numpy", "transformers", "wandb")
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 """The instruction sets that decide how fast float32 and bfloat16 run on a CPU."""
-_GPU_QUERY = ("name", "memory.total", "driver_version")
+_GPU_QUERY = ("name", "memory.total", "driver_version", "uuid")
 _TIMEOUT_S = 5.0
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,8 +38,9 @@ def machine() -> dict[str, Any]:
         "cpu_flags": cpu["flags"],
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(logical=True),
-        "usable_cores": len(os.sched_getaffinity(0)),
+        "usable_cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
+        "memory_limit_bytes": memory_limit_bytes(),
         "gpus": gpus(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
@@ -46,9 +48,29 @@ def machine() -> dict[str, Any]:
     }
 
 
+@functools.cache
+def own_machine() -> dict[str, Any]:
+    """`machine()` as it was when this process first asked: what it runs and runs on does not change under it, and
+    asking git and nvidia-smi again would take a tenth of a second for every point."""
+    return machine()
+
+
 def boot_id(file: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
     """What only processes of one machine share, and with it one clock; by name where the kernel gives none."""
     return _read(file) or platform.node()
+
+
+def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores this process may run on, or the whole ones of a container's share of them, at least 1."""
+    allowed = len(os.sched_getaffinity(0))
+    quota, _, period = (_read(cgroup / "cpu.max") or "max").partition(" ")
+    return allowed if quota.strip() == "max" else max(1, min(allowed, int(quota) // int(period)))
+
+
+def memory_limit_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """A container's limit on host memory; None without one."""
+    limit = (_read(cgroup / "memory.max") or "max").strip()
+    return None if limit == "max" else int(limit)
 
 
 def free_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -57,11 +79,11 @@ def free_memory_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     `cgroup` is the cgroup v2 folder that holds the limit.
     """
     available = psutil.virtual_memory().available
-    limit = _read(cgroup / "memory.max")
+    limit = memory_limit_bytes(cgroup)
     used = _read(cgroup / "memory.current")
-    if limit is None or used is None or limit.strip() == "max":
+    if limit is None or used is None:
         return available
-    return min(available, max(0, int(limit) - int(used) + _reclaimable(cgroup)))
+    return min(available, max(0, limit - int(used) + _reclaimable(cgroup)))
 
 
 def cpu_info(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
@@ -78,12 +100,14 @@ def cpu_info(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, Any]]:
-    """Name, memory and driver of each GPU nvidia-smi reports; [] without one."""
+    """Name, memory, driver and UUID of each GPU nvidia-smi reports, in its order; [] without one."""
     output = _output(["nvidia-smi", f"--query-gpu={','.join(_GPU_QUERY)}", "--format=csv,noheader,nounits"])
     rows = [[cell.strip() for cell in line.split(",")] for line in (output or "").splitlines()]
     return [
-        {"name": name, "memory_bytes": int(mib) << 20 if mib.isdigit() else None, "driver": driver}
-        for name, mib, driver in (row for row in rows if len(row) == len(_GPU_QUERY))  # not "No devices were found"
+        {"name": name, "memory_bytes": int(mib) << 20 if mib.isdigit() else None, "driver": driver, "uuid": uuid}
+        for name, mib, driver, uuid in (
+            row for row in rows if len(row) == len(_GPU_QUERY)
+        )  # not "No devices were found"
     ]
 
 

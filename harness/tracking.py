@@ -1,7 +1,8 @@
 """Mirror an experiment to Weights & Biases: one run per cell, its points, at the end the figures.
 
 The results on disk are the truth, so nothing here may stop or slow a measurement: what W&B raises
-becomes one printed line. `make_tracker` is the entry; wandb is imported only when it is used.
+becomes one printed line. A cell's run has the same id whenever the sweep goes on, and is given each row once; what is
+on disk and was never logged is logged then. `make_tracker` is the entry; wandb is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ from urllib.parse import urlsplit
 
 from harness.records import ResultRow
 from harness.schema import TrackerConfig, TrackerKind
+from harness.store import cell_rows, digest
+from harness.tracked import Tracked
 
 INIT_TIMEOUT_S = 10.0
 FINISH_TIMEOUT_S = 30.0  # an upload that takes longer is given up; the files stay for `wandb sync`
+REPORT = "report"  # the run of the figures; no cell is called so
 _MODES = ("auto", "online", "offline")
 _ENV_MODES = {
     "online": "online",
@@ -36,7 +40,7 @@ class Tracker(Protocol):
     """Where an experiment is mirrored to. One cell is open at a time; no method raises for a tracker's trouble."""
 
     def start_cell(self, cell_id: str, config: dict[str, Any]) -> None:
-        """Open the cell's run with its resolved config; an open one is finished first."""
+        """Open the cell's run with its resolved config, or go on in it; an open one is finished first."""
 
     def log_point(self, row: ResultRow) -> None:
         """Add one point to the open cell's run."""
@@ -132,30 +136,41 @@ class WandbTracker:
         self._say = say
         self._warned: set[str] = set()
         self._run: Any = None
+        self._name = ""  # of the open run
+        self._given: set[str] = set()  # rows it was given by this process
         self._used = False
+        self._tracked = Tracked(self._dir / "wandb")
 
     def start_cell(self, cell_id: str, config: dict[str, Any]) -> None:
-        """See `Tracker`."""
+        """See `Tracker`. Rows on disk that the run lacks are logged first."""
         self.finish_cell()
         with self._guarded("opening a run"):
-            self._run = self._open(job_type="cell", name=cell_id, config=config)
+            self._run, self._name = self._open(job_type="cell", name=cell_id, config=config), cell_id
             self._run.define_metric("concurrency")
             self._run.define_metric("*", step_metric="concurrency")
+            # online the server says up to where it has the history; files of earlier processes have theirs for good
+            has = self._run.starting_step if self._mode == "online" else None
+            for row in cell_rows(self._dir, cell_id):
+                step = self._tracked.step_of(cell_id, digest(row))
+                if step is None or (has is not None and step >= has):
+                    self.log_point(row)
 
     def log_point(self, row: ResultRow) -> None:
-        """See `Tracker`. Measures that were not taken are left out."""
-        if self._run is None:
+        """See `Tracker`. Measures that were not taken are left out; a row that this run was given already is."""
+        if self._run is None or digest(row) in self._given:
             return
         point: dict[str, Any] = {k: v for k, v in row.measures.items() if v is not None}
         point |= {"concurrency": row.concurrency, "repeat": row.repeat, "status": row.status.value}
         if row.reason is not None:
             point["reason"] = row.reason
         with self._guarded("logging a point"):
-            self._run.log(point)
+            self._run.log(point, step=self._tracked.add(self._name, digest(row)))
+            self._given.add(digest(row))
 
     def finish_cell(self) -> None:
         """See `Tracker`."""
         run, self._run = self._run, None
+        self._given.clear()
         if run is None:
             return
         with self._guarded("finishing a run"):
@@ -176,20 +191,22 @@ class WandbTracker:
                 f"figures/{path.stem}": wandb.Image(str(path)) for path in figures if path.suffix == ".png"
             }
             report["results"] = wandb.Table(columns=columns, data=data, allow_mixed_types=True)
-            self._run = self._open(job_type="report", name="report", config={})
-            self._run.log(report)
+            self._run, self._name = self._open(job_type="report", name=REPORT, config={}), REPORT
+            self._run.log(report, step=self._tracked.add(REPORT, secrets.token_hex(8)))
         self.finish_cell()
 
     def close(self) -> None:
         """See `Tracker`."""
         self.finish_cell()
-        if not self._used:
-            return
+        if self._used:
+            self._end_service()
+        self._used = False
+
+    def _end_service(self) -> None:
         with self._guarded("ending wandb's service"):
             import wandb
 
             wandb.teardown()
-        self._used = False
 
     def _open(self, *, job_type: str, name: str, config: dict[str, Any]) -> Any:
         if self._mode == "online":
@@ -197,6 +214,7 @@ class WandbTracker:
                 return self._init(job_type=job_type, name=name, config=config)
             except Exception as error:
                 self._go_offline(_first_line(error))
+                self._end_service()  # which takes the id of the run that did not open for one in use
         return self._init(job_type=job_type, name=name, config=config)
 
     def _init(self, *, job_type: str, name: str, config: dict[str, Any]) -> Any:
@@ -222,7 +240,8 @@ class WandbTracker:
             entity=self._cfg.entity,
             dir=str(self._dir),
             mode=self._mode,  # type: ignore[arg-type]  # resolve_mode gives one of its literals
-            id=secrets.token_hex(4),  # given, since a WANDB_RUN_ID would make one run of all the cells
+            id=self._tracked.run_id(name),  # given, since a WANDB_RUN_ID would make one run of all the cells
+            resume="allow" if self._mode == "online" else None,  # offline there is nobody to ask what it has
             group=self._experiment,
             job_type=job_type,
             name=name,

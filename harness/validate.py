@@ -92,6 +92,12 @@ AT_LEAST_ZERO = (
     "workload.temperature",
     "workload.seed",
     "platform.link.latency_us",
+    "platform.serving.request_s.value",
+    "platform.serving.prompt_token_s.value",
+    "platform.serving.entry_s.value",
+    "platform.serving.step_s.value",
+    "platform.serving.token_s.value",
+    "platform.serving.wake_s.value",
     "workload.locality.static_weight",
     "workload.locality.slow_weight",
     "workload.locality.slow_rho",
@@ -106,6 +112,8 @@ AT_LEAST_ZERO = (
     "load.max_failed_share",
     "load.max_token_mismatch",
     "load.late_after_ms",
+    "cluster.retries",
+    "cluster.retry_wait_s",
 )
 ABOVE_ZERO = (
     "model.rope_theta",
@@ -123,6 +131,7 @@ ABOVE_ZERO = (
     "platform.costs.prefill_efficiency.value",
     "platform.costs.worker_rate.value",
     "platform.costs.link_rate.value",
+    "platform.costs.join_s.value",
     "engine.memory_fraction",
     "engine.host_fraction",
     "engine.host_to_device_ratio",
@@ -145,6 +154,9 @@ ABOVE_ZERO = (
     "workload.length_scale",
     "cluster.loadgen_cpus",
     "cluster.ready_timeout_s",
+    "cluster.cell_timeout_s",
+    "cluster.point_timeout_s",
+    "cluster.budget_s",
 )
 
 
@@ -172,6 +184,7 @@ def complete(config: Config) -> Config:
     _complete_sizes(config)
     _refuse(complete_simulated(config))
     _check_device(config)
+    _check_cluster(config)
     _check_workload(config)
     _check_offline(config)
     _check_load(config)
@@ -337,6 +350,15 @@ def _check_device(config: Config) -> None:
         )
 
 
+def _check_cluster(config: Config) -> None:
+    address = config.cluster.address or ""
+    if "://" in address:
+        raise ConfigError(
+            f"cluster.address={address} is Ray's client mode, which cannot place a cell: run this command on a node of "
+            "the cluster, with cluster.address=auto or host:port"
+        )
+
+
 def _check_workload(config: Config) -> None:
     work = config.workload
     if work.temperature > MAX_TEMPERATURE:
@@ -400,7 +422,8 @@ def _check_quality(config: Config) -> None:
 
 
 def _check_load(config: Config) -> None:
-    _refuse_first(load_problems(config))
+    if problems := list(load_problems(config)):
+        raise ConfigError("; ".join(problems))  # all of them: one choice (load.mode) brings several
 
 
 def _refuse_first(problems: Iterator[str]) -> None:

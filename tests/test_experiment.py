@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from harness.config import load_cells
 from harness.engine.admission import FullOutput
-from harness.experiment import Cell, Point, experiment_dir, plan, server_measures
+from harness.experiment import Cell, Point, experiment_dir, in_run_order, plan, server_measures
 from harness.identity import cell_id, defines_cell
 from harness.records import SERVER_MEASURES, ServerStats, Status
 from harness.schema import Config, OffloadSystem, from_yaml, to_yaml
@@ -32,10 +32,17 @@ NOT_A_CELL = {  # where, when and how often something is run, and what it is cal
     "results_dir",
     "dry_run",
     "retry_failed",
+    "break_lock",
     "grid",
     "cluster.address",
     "cluster.loadgen_cpus",
     "cluster.ready_timeout_s",
+    "cluster.exclusive",
+    "cluster.cell_timeout_s",
+    "cluster.point_timeout_s",
+    "cluster.retries",
+    "cluster.retry_wait_s",
+    "cluster.budget_s",
     "tracker.kind",
     "tracker.project",
     "tracker.entity",
@@ -99,6 +106,8 @@ def _another(value: Any, hint: Any) -> Any:
         return next((member for member in kind if member is not value), None)
     if typing.get_origin(kind) is list:
         return [*(value or []), *([99] if typing.get_args(kind) == (int,) else ["x"])]
+    if typing.get_origin(kind) is dict:
+        return {**(value or {}), "x": 1}
     if kind is bool:
         return not value
     if kind is str:
@@ -145,6 +154,26 @@ def test_a_size_is_the_same_however_it_is_written() -> None:
     config = _config()
     config.engine.device_kv_budget = f"{config.engine.device_kv_budget} B"
     assert cell_id(complete(config)) == cell_id(_config())
+
+
+def test_cells_of_a_model_run_one_after_another_in_the_order_of_the_grid() -> None:
+    names = ["b", "a", "b", "a", "b"]
+    systems = ["full_kv", "full_kv", "fetch_all", "fetch_all", "full_kv"]
+    platforms = ["cpu", "cpu", "cpu", "cpu", "other"]
+    cells = []
+    for name, system, platform in zip(names, systems, platforms, strict=True):
+        config = _config()
+        config.model.name, config.offload.system, config.platform.name = name, OffloadSystem[system], platform
+        cells.append(plan([complete(config)])[0])
+    order = [(c.config.model.name, c.config.platform.name, c.config.offload.system.value) for c in in_run_order(cells)]
+    assert order == [
+        ("b", "cpu", "full_kv"),
+        ("b", "cpu", "fetch_all"),
+        ("b", "other", "full_kv"),
+        ("a", "cpu", "full_kv"),
+        ("a", "cpu", "fetch_all"),
+    ]
+    assert plan([cell.config for cell in cells]) == in_run_order(cells)  # the plan shows the order
 
 
 # --- points ------------------------------------------------------------------------------------------------------

@@ -88,6 +88,10 @@ BAD = [
     (partial(closed, load__processes=2), ["load.processes=2", "load.concurrencies=1"]),
     (partial(closed, load__max_failed_share=1.5), ["load.max_failed_share", "0 to 1"]),
     (partial(opened, load__arrivals=None), ["load.mode=open needs load.arrivals", "constant, poisson, gamma, trace"]),
+    (
+        partial(closed, load__mode=LoadMode.open, load__stagger_s=1.0),  # from closed to open: all of it at once
+        ["needs load.arrivals", "and load.request_rate", "; load.mode=open has no workers: set load.num", "stagger_s"],
+    ),
     (partial(opened, load__requests_per_worker=2), ["set load.num_requests", "load.requests_per_worker=null"]),
     (partial(opened, load__num_requests=None), ["set load.num_requests"]),
     (partial(opened, load__stagger_s=1.0), ["load.stagger_s=1.0", "load.mode=open"]),

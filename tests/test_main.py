@@ -185,6 +185,19 @@ def test_the_plan_says_what_is_done_and_what_cannot_run(tmp_path: Path) -> None:
     assert plan_totals(cells) == "8 points to run, 2 on disk already, 28 requests to send"
 
 
+def test_a_plan_says_in_which_order_on_what_and_for_how_long() -> None:
+    limits = {"cell_timeout_s": 7200.0, "budget_s": 28800.0}
+    text = " ".join(" ".join(_shown(_cells(_set("cluster", **limits), lambda c: None), 160)).split())
+    assert (
+        "cells run in this order, one after another" in text and "at most: a cell 2 h 0 min, this run 8 h 0 min" in text
+    )
+    assert "an instance takes" not in text  # this machine
+    there = {"address": "auto", "exclusive": False}
+    text = " ".join(" ".join(_shown(_cells(*[_set("cluster", **there)] * 2), 160)).split())
+    assert "an instance takes 1 CPU" in text and "owns its nodes" not in text
+    assert "side by side where they fit" in text
+
+
 def test_labels_tell_cells_apart_and_no_more() -> None:
     assert cell_labels(_cells(lambda c: None)) == ["hisparse_sync B=128"]
     swept = _cells(*(_set("offload", cache_slots=b) for b in (64, 128)))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness import store
+from harness import durable, store
+from harness.durable import StoreError
 from harness.records import MEASURES, RequestRecord, ResultRow, Status
 
 
@@ -146,8 +150,9 @@ def test_a_write_that_breaks_leaves_nothing(tmp_path: Path, monkeypatch: pytest.
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "fsync", full_disk)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(StoreError, match="c4-r0: no space left; this point is not stored") as told:
         write(tmp_path, make_row())
+    assert "\n" not in str(told.value)
     assert list((tmp_path / "abc123").iterdir()) == []
 
 
@@ -164,6 +169,95 @@ def test_two_writers_of_one_point_do_not_mix(tmp_path: Path, monkeypatch: pytest
         write(tmp_path, make_row())
     assert store.read_row(tmp_path / "abc123/c4-r0").num_requests == 99
     assert [path.name for path in (tmp_path / "abc123").iterdir()] == ["c4-r0"]
+
+
+def test_a_full_disk_keeps_the_row_that_was_to_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, make_row(status=Status.FAILED, reason="broke", measures={}))
+    real_rename = os.rename
+
+    def full(source: Path, target: Path) -> None:
+        if Path(target).name == "c4-r0" and read_status(Path(source)) is Status.OK:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real_rename(source, target)
+
+    monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(StoreError, match="No space left on device"):
+        write(tmp_path, make_row())
+    assert store.read_row(tmp_path / "abc123/c4-r0").reason == "broke"
+    assert [path.name for path in (tmp_path / "abc123").iterdir()] == ["c4-r0"]
+
+
+def read_status(point: Path) -> Status:
+    return store.read_row(point).status
+
+
+KILLED_AT = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+import pyarrow.parquet
+import test_store
+from harness import durable
+def count(real):
+    def call(*args, **named):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*args, **named)
+    return call
+durable._fsync, os.rename, durable._written = count(durable._fsync), count(os.rename), count(durable._written)
+durable.shutil.rmtree = count(durable.shutil.rmtree)
+for left in range(1, 60):
+    child = os.fork()
+    if child == 0:
+        test_store.write(Path(sys.argv[1]) / str(left), test_store.make_row())
+        os._exit(0)
+    if os.waitpid(child, 0)[1] == 0:
+        break
+print(left)
+"""
+
+
+def test_killed_at_any_call_the_next_start_finds_the_old_point_or_the_new_one_whole(tmp_path: Path) -> None:
+    """A failed row is replaced by an ok one in a process that SIGKILL ends before its n-th call, for every n."""
+    for fatal in range(1, 60):
+        write(tmp_path / str(fatal), make_row(status=Status.FAILED, reason="broke", measures={}))
+    command = [sys.executable, "-c", KILLED_AT, str(tmp_path), str(Path(__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    survived, found = int(done.stdout), []
+    assert survived < 59, "it was never written"
+    for fatal in range(1, survived + 1):
+        store.clean_partial(tmp_path / str(fatal))
+        (point,) = (tmp_path / str(fatal) / "abc123").iterdir()
+        row = store.read_row(point)
+        assert (row.status, row.reason) in ((Status.OK, None), (Status.FAILED, "broke"))
+        assert len(store.read_requests(point)) == 0 and store.read_env(point) == {"python": "3.11"}
+        found.append(row.status)
+    first_ok = found.index(Status.OK)
+    assert found == [Status.FAILED] * first_ok + [Status.OK] * (len(found) - first_ok)
+    assert 8 < first_ok < len(found) - 4  # some deaths before the new point was whole, some after
+
+
+def test_a_whole_point_that_was_only_not_renamed_is_not_lost(tmp_path: Path) -> None:
+    point = write(tmp_path, make_row())
+    hidden = point.parent / ".c4-r0.0123456789ab.partial"
+    point.rename(hidden)
+    older = point.parent / ".c4-r0.ffffffffffff.partial"
+    write(tmp_path, make_row(status=Status.FAILED, reason="old")).rename(older)
+    assert store.clean_partial(tmp_path) == [older]
+    assert store.read_row(point).status is Status.OK
+
+
+@pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="needs /dev/full")
+def test_a_real_enospc_is_said_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(path: Path, data: bytes) -> Path:
+        Path("/dev/full").write_bytes(data)
+        return path
+
+    monkeypatch.setattr(durable, "_written", written)
+    with pytest.raises(StoreError, match="No space left on device"):
+        write(tmp_path, make_row())
 
 
 def test_the_table_is_sorted_typed_and_complete(tmp_path: Path) -> None:

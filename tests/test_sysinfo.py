@@ -51,10 +51,10 @@ def test_cpu_info_reads_the_first_cpu(tmp_path: Path) -> None:
     ("script", "expected"),
     [
         (
-            "echo 'NVIDIA H200, 143771, 570.10'; echo 'NVIDIA GB10, [N/A], 580.1'",
+            "echo 'NVIDIA H200, 143771, 570.10, GPU-1'; echo 'NVIDIA GB10, [N/A], 580.1, GPU-2'",
             [
-                {"name": "NVIDIA H200", "memory_bytes": 143771 << 20, "driver": "570.10"},
-                {"name": "NVIDIA GB10", "memory_bytes": None, "driver": "580.1"},
+                {"name": "NVIDIA H200", "memory_bytes": 143771 << 20, "driver": "570.10", "uuid": "GPU-1"},
+                {"name": "NVIDIA GB10", "memory_bytes": None, "driver": "580.1", "uuid": "GPU-2"},
             ],
         ),
         ("echo 'No devices were found'", []),
@@ -110,6 +110,27 @@ def test_free_memory_is_the_machine_s_without_a_limit(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("5\n")
     assert sysinfo.free_memory_bytes(tmp_path) > 1 << 20
+
+
+def test_a_container_s_share_of_the_cores(tmp_path: Path) -> None:
+    everything = len(os.sched_getaffinity(0))
+    assert sysinfo.usable_cores(tmp_path) == everything
+    for text, cores in (
+        ("max 100000", everything),
+        ("100000 100000", 1),
+        ("50000 100000", 1),
+        ("9900000 100000", None),
+    ):
+        (tmp_path / "cpu.max").write_text(f"{text}\n")
+        assert sysinfo.usable_cores(tmp_path) == (cores or min(99, everything))
+
+
+def test_a_container_s_memory_limit(tmp_path: Path) -> None:
+    assert sysinfo.memory_limit_bytes(tmp_path) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert sysinfo.memory_limit_bytes(tmp_path) is None
+    (tmp_path / "memory.max").write_text("12345\n")
+    assert sysinfo.memory_limit_bytes(tmp_path) == 12345
 
 
 def test_free_memory_respects_a_container_s_limit(tmp_path: Path) -> None:

@@ -108,6 +108,11 @@ def test_offline_runs_hold_points_config_and_group(
     table = json.loads(media["table"].read_text())
     assert len(table["data"]) == 2
     assert table["data"][1][table["columns"].index("extra")] == "x"
+
+    again = wandb_tracker(tmp_path, said, mode="offline", project="proj")  # the report of a sweep that goes on
+    again.log_figures([png], [row(1).to_flat()])
+    again.close()
+    assert stored_runs(tmp_path / "exp")["report"].run.run_id == report.run.run_id
     for file in (p for p in tmp_path.rglob("*") if p.is_file()):
         assert KEY.encode() not in file.read_bytes(), file
 
@@ -159,7 +164,7 @@ def test_what_wandb_raises_is_one_line_and_no_more(tmp_path: Path, monkeypatch: 
     import wandb
 
     class Broken:
-        def log(self, point: dict[str, Any]) -> None:
+        def log(self, point: dict[str, Any], step: int) -> None:
             raise RuntimeError("disk full\nand more")
 
         def define_metric(self, *args: Any, **kwargs: Any) -> None:

@@ -38,6 +38,9 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except OSError as error:  # of a file that is there when it begins, such as on a disk that fills up
+        print(f"error: {error.filename or args.command}: {error.strerror or error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return 130
@@ -47,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m workloads", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     inspect = commands.add_parser("inspect", help="what a trace is, and whether all of it is whole")
     inspect.add_argument("files", nargs="+", metavar="FILE")
@@ -113,14 +116,24 @@ def _inspect(args: argparse.Namespace) -> None:
             f"{8 * trace.size / trace.num_positions:.2f} bits a position (int32: 32)"
         )
         trace.verify()
-        reuse = np.concatenate([_reuse(stream.selections) for stream in trace] or [np.zeros(0)])
+        reuse = np.concatenate([_reuse(stream.selections, stream.context_lens) for stream in trace] or [np.zeros(0)])
         console.print(f"  whole; adjacent-step reuse {100 * reuse.mean():.2f}%" if len(reuse) else "  whole; one step")
 
 
-def _reuse(selections: np.ndarray) -> np.ndarray:
-    """Share of each step's positions that the step before had, from the second step on."""
-    steps = [row[row >= 0] for row in selections]
-    return np.array([np.isin(now, before).mean() for before, now in itertools.pairwise(steps) if len(now)])
+def _reuse(selections: np.ndarray, context_lens: np.ndarray) -> np.ndarray:
+    """AVSG's adjacent-step reuse (section 4.4) as the policy `staging` has it: the share of each step's positions that
+    the step before had, from the second step on.
+
+    The newest position, which no step before could select, counts as kept; it sits in a slot beside the cache and is
+    fetched if the next step selects it again. Either is one position in k.
+    """
+    steps = [(row[row >= 0], length - 1) for row, length in zip(selections, context_lens, strict=True)]
+    kept = [
+        np.isin(now, before[before != newest_before]) | (now == newest)
+        for (before, newest_before), (now, newest) in itertools.pairwise(steps)
+        if len(now)
+    ]
+    return np.array([row.mean() for row in kept])
 
 
 def _generate(args: argparse.Namespace) -> None:
@@ -143,16 +156,7 @@ def _generate(args: argparse.Namespace) -> None:
     with TraceWriter(args.out, header) as writer:
         for request in range(args.requests):
             for layer in range(config.model.num_layers):
-                stream = SyntheticStream(
-                    work.locality,
-                    prompt_len=work.input_len,
-                    steps=work.output_len,
-                    top_k=top_k,
-                    seed=work.seed,
-                    request=request,
-                    layer=layer,
-                )
-                for block in stream:
+                for block in SyntheticStream.of(work, top_k, request, layer):
                     writer.append(request, layer, *block)
                 writer.end_stream(request, layer)
     print(args.out)
@@ -214,12 +218,12 @@ def _replay(args: argparse.Namespace) -> None:
     seconds = time.perf_counter() - begin
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("policy")
-    for column in ("B", "miss rate", "first step"):
+    for column in ("B", "miss rate", "first step's"):
         table.add_column(column, justify="right")
     for result in results:
-        config, steps = result.config, result.per_step()[: args.tokens]
-        b = f"{config.cache_slots:,}" if config.policy != "staging" else f"{trace.header.top_k:,}"
-        table.add_row(config.policy, b, f"{100 * result.miss_rate:.2f}%", f"{100 * steps.mean():.2f}%")
+        config, first = result.config, result.per_step()[0]
+        b = f"{config.cache_slots:,}" if config.policy != "staging" else "-"
+        table.add_row(config.policy, b, f"{100 * result.miss_rate:.2f}%", f"{100 * first:.2f}%")
     console = Console(highlight=False)
     console.print(table)
     console.print(

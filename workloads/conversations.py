@@ -28,7 +28,7 @@ class Conversations:
     def __init__(self, workload: WorkloadConfig, *, encoder: Encoder | None) -> None:
         self._workload, self._encoder = workload, encoder
         self._path = data_file(workload.files[0])
-        self._pairs = [pair for pair in _read(self._path) if all(text.strip() for text in pair)]
+        self._pairs: list[tuple[str, str]] = [pair for pair in _read(self._path) if all(text.strip() for text in pair)]
 
     def prompts(self, count: int, *, concurrency: int, repeat: int, phase: Phase) -> list[Prompt]:
         """See `workloads.source.Source.prompts`."""
@@ -71,6 +71,8 @@ def _read(path: Path) -> list[tuple[str, str]]:
             if asker in _ASKS and answerer in _ANSWERS:
                 found.append((question, answer))
                 break
+    if not found:
+        raise ValueError(f"{path}: holds no conversation with a question and an answer")
     return found
 
 

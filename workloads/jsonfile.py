@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 
 class Malformed(ValueError):
@@ -15,6 +16,7 @@ class Malformed(ValueError):
         super().__init__(f"{path} {unit} {number}: {what}")
 
 
+_MOST = 1 << 53  # what numbers of JSON are exact to
 _OWN = "example:"
 _DATA = Path(__file__).resolve().parent / "data"
 
@@ -31,6 +33,22 @@ def data_file(name: str) -> Path:
         have = ", ".join(sorted(f"{_OWN}{file.name}" for file in _DATA.iterdir()))
         raise ValueError(f"{name}: no such example; there is {have}")
     return path
+
+
+def csv_rows(path: Path, file: TextIO) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, row) of an open CSV file; the header is line 1, and comes first, as its names with None.
+
+    Raises ValueError naming the file, Malformed.
+    """
+    reader = csv.DictReader(file)
+    try:
+        yield 1, dict.fromkeys(reader.fieldnames or ())
+        for row in reader:
+            yield reader.line_num, row
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 text; a CSV file was expected") from error
+    except csv.Error as error:
+        raise Malformed(path, reader.line_num + 1, f"not CSV: {error}") from error
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -58,6 +76,8 @@ def json_list(path: Path) -> list[Any]:
         raise ValueError(f"{path}: not UTF-8 text at byte {error.start}") from error
     except json.JSONDecodeError as error:
         raise Malformed(path, error.lineno, f"not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, a thousand lists in each other
+        raise ValueError(f"{path}: not JSON that can be read: {error}") from error
     assert isinstance(found, list)
     return found
 
@@ -68,14 +88,16 @@ def whole_number(value: object, name: str, path: Path, line: int, *, least: int)
         number = int(value) if isinstance(value, str) else value
     except ValueError:
         number = None
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
-        raise Malformed(path, line, f"{name} is {value!r}, which is no whole number of at least {least}")
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= _MOST:
+        raise Malformed(path, line, f"{name} is {value!r:.40}, which is no whole number of at least {least}")
     return number
 
 
 def _object(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         found = json.loads(line)
+    except RecursionError as error:
+        raise Malformed(path, number, "not JSON that can be read: it is nested too deeply") from error
     except ValueError as error:  # UnicodeDecodeError is one too
         detail = error.msg if isinstance(error, json.JSONDecodeError) else "not UTF-8 text"
         raise Malformed(path, number, f"not JSON: {detail}") from error

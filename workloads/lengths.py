@@ -6,7 +6,6 @@ Files of pairs are a CSV with a header or JSONL; the columns may be called as in
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TextIO
 import numpy as np
 
 from harness.schema import LengthKind, WorkloadConfig
-from workloads.jsonfile import Malformed, data_file, json_lines, whole_number
+from workloads.jsonfile import Malformed, csv_rows, data_file, json_lines, whole_number
 
 NAMES = (("input_len", "output_len"), ("input_length", "output_length"), ("ContextTokens", "GeneratedTokens"))
 Draw = Callable[[np.random.Generator], tuple[int, int]]
@@ -55,10 +54,10 @@ def read_pairs(path: Path) -> Iterator[tuple[int, int]]:
     """(input, output) lengths of a file. Raises ValueError with file and line for one that is malformed."""
     if path.suffix.lower() == ".csv":
         with open_text(path) as file:
-            reader = csv.DictReader(file)
-            names = _names(reader.fieldnames or [], path, 1)
-            for row in reader:
-                yield _pair(row, names, path, reader.line_num)
+            rows = csv_rows(path, file)
+            names = _names(list(next(rows)[1]), path, 1)
+            for line, row in rows:
+                yield _pair(row, names, path, line)
         return
     for number, record in json_lines(path):
         yield _pair(record, _names(list(record), path, number), path, number)

@@ -25,6 +25,8 @@ class LongBench:
         self._workload, self._encoder = workload, encoder
         self._path = data_file(workload.files[0])
         self._items = [_checked(item, self._path, i) for i, item in enumerate(json_list(self._path), start=1)]
+        if not self._items:
+            raise ValueError(f"{self._path}: holds no question")
 
     def prompts(self, count: int, *, concurrency: int, repeat: int, phase: Phase) -> list[Prompt]:
         """See `workloads.source.Source.prompts`."""

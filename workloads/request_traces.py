@@ -7,18 +7,17 @@ Azure LLM inference traces, CSV: `TIMESTAMP`, `ContextTokens`, `GeneratedTokens`
 
 from __future__ import annotations
 
-import csv
-import math
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from harness.schema import WorkloadKind
-from workloads.jsonfile import Malformed, json_lines, whole_number
+from workloads.jsonfile import Malformed, csv_rows, json_lines, whole_number
 from workloads.lengths import open_text
 
 BLOCK_TOKENS = 512  # of a Mooncake hash id
+_MOST_MS = 1e15  # 30,000 years
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 
@@ -46,8 +45,8 @@ def _read_mooncake(path: Path) -> list[TraceRequest]:
     found = []
     for line, record in json_lines(path):
         stamp = record.get("timestamp")
-        if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not math.isfinite(stamp):
-            raise Malformed(path, line, f"timestamp is {stamp!r}, which is no number of milliseconds")
+        if isinstance(stamp, bool) or not isinstance(stamp, int | float) or not abs(stamp) < _MOST_MS:
+            raise Malformed(path, line, f"timestamp is {stamp!r:.40}, which is no number of milliseconds")
         asked, answered = (
             whole_number(record.get(name), name, path, line, least=1) for name in ("input_length", "output_length")
         )
@@ -71,13 +70,14 @@ def _hash_ids(record: dict[str, Any], input_len: int, path: Path, line: int) -> 
 def _read_azure(path: Path) -> list[TraceRequest]:
     found = []
     with open_text(path) as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in _AZURE if name not in (reader.fieldnames or ())]
+        rows = csv_rows(path, file)
+        header = next(rows)[1]
+        missing = [name for name in _AZURE if name not in header]
         if missing:
             raise Malformed(path, 1, f"no column {missing[0]}; the header must be {','.join(_AZURE)}")
-        for row in reader:
-            asked, answered = (whole_number(row[name], name, path, reader.line_num, least=1) for name in _AZURE[1:])
-            found.append(TraceRequest(_azure_time_s(row["TIMESTAMP"], path, reader.line_num), asked, answered))
+        for line, row in rows:
+            asked, answered = (whole_number(row[name], name, path, line, least=1) for name in _AZURE[1:])
+            found.append(TraceRequest(_azure_time_s(row["TIMESTAMP"], path, line), asked, answered))
     return found
 
 

@@ -55,8 +55,13 @@ class Cache:
         return words + (f" ({', '.join(more)})" if more else "")
 
     @property
+    def adjacent_step_reuse(self) -> float:
+        """Of `staging`: the share of a step's positions that the step before had, from the second step on."""
+        return 1 - float(self.per_step[1:].mean()) if len(self.per_step) > 1 else 0.0
+
+    @property
     def words(self) -> str:
-        return f"{self.name}, B={self.slots:,}"
+        return self.name if self.policy == "staging" else f"{self.name}, B={self.slots:,}"  # which has no B
 
     @property
     def as_long_as_published(self) -> bool:

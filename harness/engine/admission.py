@@ -3,7 +3,8 @@
 `full_output` reserves every request's whole length when it enters, so nothing is ever retracted. `slots` reserves
 what a request always needs on the device (HiSparse: B slots a layer, and its selection state) and takes pages of
 the host pool as they fill. `new_token_ratio` reserves only what a request holds now and admits by an estimate of
-what is still to come, as SGLang does; the estimate can be wrong, and the scheduler then retracts.
+what is still to come, as SGLang does; the estimate can be wrong, and the scheduler then retracts. `look_ahead`
+follows all to their ends, one after another, as SGLang does where no output can end early.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ class Admission(ABC):
 
 
 class FullOutput(Admission):
-    """The exact look-ahead that SGLang makes with the radix cache off and `ignore_eos`.
+    """Every request's whole length from the start.
 
     Full KV reserves a request's context, HiSparse B slots a layer and the context in the host pool.
     """
@@ -170,6 +171,60 @@ class GrowsOnDemand(Admission):
             need = self._need(held.positions + steps - 1, held.total)
             device, host = device + need[0] - held.device, host + need[1] - held.host
         return self._fits(device, host)
+
+
+class LookAhead(GrowsOnDemand):
+    """SGLang's rule for requests whose whole output will come (radix cache off, `ignore_eos`).
+
+    A request enters if at every moment to come all that then run fit: the one with least left ends first and gives back
+    what it holds, and so on. Short requests thus enter beside long ones that have not grown yet, which `full_output`
+    refuses. Once refused, nobody is tried again before someone leaves (SGLang, `PrefillAdder.add_one_req_ignore_eos`,
+    `batch_is_full`). It reckons that all advance by a token a step: one that enters takes longer here, since others
+    decode while its prompt is computed, so that in rare cases the youngest has to go back to the queue.
+    """
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        self._refused = False  # and nobody has left since
+        self._whole = [0, 0]  # device and host bytes of all who run, at their ends
+
+    def reserve(self, request_id: int, known: int, left: int) -> bool:
+        entered = super().reserve(request_id, known, left)
+        if entered:
+            self._add_whole(known + left, 1)
+        return entered
+
+    def release(self, request_id: int) -> None:
+        self._add_whole(self._held[request_id].total, -1)
+        super().release(request_id)
+        self._refused = False
+
+    def _add_whole(self, total: int, sign: int) -> None:
+        device, host = self._need(total, total)
+        self._whole = [self._whole[0] + sign * device, self._whole[1] + sign * host]
+
+    def _parts(self, positions: int, total: int) -> KVBytes:
+        return self._footprint.request(positions)
+
+    def _may_enter(self, known: int, left: int) -> bool:
+        if self._refused and self._held:
+            return False
+        device, host = self._need(known + left, known + left)
+        if self._whole[0] + device <= self._device_budget and self._whole[1] + host <= self._host_budget:
+            return True  # the quick answer where memory is no question
+        running = [(held.total - held.positions, held.positions, held.total) for held in self._held.values()]
+        self._refused = not self._all_fit(sorted([*running, (left, known, known + left)]))
+        return not self._refused
+
+    def _all_fit(self, running: list[tuple[int, int, int]]) -> bool:
+        """Whether these fit at every end of one of them. (tokens left, tokens it has room for, its whole length), by
+        what is left."""
+        for at, (steps, _, _) in enumerate(running):
+            needs = [self._need(positions + steps, total) for _, positions, total in running[at:]]
+            device, host = sum(need[0] for need in needs), sum(need[1] for need in needs)
+            if device > self._device_budget or host > self._host_budget:
+                return False
+        return True
 
 
 class Slots(GrowsOnDemand):
@@ -243,6 +298,7 @@ _RULES: dict[AdmissionRule, type[Admission]] = {
     AdmissionRule.full_output: FullOutput,
     AdmissionRule.slots: Slots,
     AdmissionRule.new_token_ratio: NewTokenRatio,
+    AdmissionRule.look_ahead: LookAhead,
 }
 
 

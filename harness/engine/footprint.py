@@ -62,12 +62,19 @@ class Footprint:
         self.context_len = config.context_len
         self.top_k = top_k(config)
         self._state_parts = selection_parts(config)
+        self._requests: dict[int, KVBytes] = {}  # admission asks for the same lengths again and again
 
     def num_records(self, tokens: int) -> int:
         """Complete records of a sequence: what the KV side holds of it in each layer."""
         return tokens // self.tokens_per_record
 
     def request(self, positions: int) -> KVBytes:
+        found = self._requests.get(positions)
+        if found is None:
+            found = self._requests[positions] = self._request(positions)
+        return found
+
+    def _request(self, positions: int) -> KVBytes:
         pages = ceil_div(self.num_records(positions), self.page_size)
         page_table = 4 * pages
         state = sum(part.of(positions) for part in self._state_parts)

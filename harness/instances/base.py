@@ -16,7 +16,15 @@ from harness.records import ServerStats
 
 
 class InstanceError(RuntimeError):
-    """The server did not start, died, or answered what it should not. The message is one line."""
+    """The server did not start, died, or answered what it should not. The message is one line.
+
+    may_pass: whether the cause lies outside the cell (a port taken, a process killed), so that the same cell may well
+    run when it is tried again; a sweep does that by itself (`harness.patience`).
+    """
+
+    def __init__(self, message: str, *, may_pass: bool = False):
+        super().__init__(message)
+        self.may_pass = may_pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -60,7 +61,11 @@ class ServerProcess:
         """Raise InstanceError if the child has ended, or does so within the time."""
         with suppress(subprocess.TimeoutExpired):  # it runs
             code = self._child.wait(within_s)
-            raise InstanceError(f"the server ended with exit code {code}{self._tail()}")
+            told = self._tail()
+            # SIGKILL comes from outside: from the kernel short of memory, or from somebody. A port may be free again.
+            killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)  # the latter is how `keeper` says it
+            outside = killed or os.strerror(errno.EADDRINUSE).lower() in told.lower()
+            raise InstanceError(f"the server ended with exit code {code}{told}", may_pass=outside)
 
     @property
     def log_size(self) -> int:

@@ -185,7 +185,8 @@ class _explained:
         process = self._instance._process
         why = reason(process.read_log(0)[0]) if process else None
         if why:
-            raise InstanceError(f"{str(error).partition(': ')[0]}: {why}") from error
+            may_pass = error.may_pass or "address already in use" in why.lower()
+            raise InstanceError(f"{str(error).partition(': ')[0]}: {why}", may_pass=may_pass) from error
 
 
 def interpreter(named: str | None) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 import time
 from collections import deque
+from operator import sub
 from types import TracebackType
 from typing import Self
 
@@ -28,7 +30,11 @@ from harness.loadgen.target import parse_target
 from harness.schema import LoadConfig
 
 _KEEP_ALIVE_S = 1.0  # shorter than any server's, which might close just as we send
-_DONE = b"data: [DONE]"
+_DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
+_DONE_BYTES = 16  # that a piece may lack of it
+# What follows [DONE] is only the response's end, without which its connection cannot be used again: worth a moment,
+# until the server has let one pass.
+_DONE_GRACE_S = 0.01
 
 
 class Client:
@@ -53,6 +59,7 @@ class Client:
         self._limits = limits
         self._progress = progress or Progress(0)
         self._shorten = endpoint == "generate"
+        self._grace_s = _DONE_GRACE_S
         self._idle: deque[Connection] = deque()  # the last used one on the right
         self._open: set[Connection] = set()
 
@@ -141,7 +148,14 @@ class Client:
             return False
         head = self._target.head(len(body))
         reception = _Reception(
-            connection, exchange, self._limits, self._progress, self._gatherer, started_s, shorten=self._shorten
+            connection,
+            exchange,
+            self._limits,
+            self._progress,
+            self._gatherer,
+            started_s,
+            shorten=self._shorten,
+            grace_s=self._grace_s,
         )
         try:
             await connection.request(head, body, reception.response, reception.sent)
@@ -154,6 +168,8 @@ class Client:
             self._drop(connection)
             return True
         reception.conclude()
+        if reception.done_s is not None and not reception.response.complete and not connection.broken:
+            self._grace_s = 0.0
         if connection.closed:
             self._drop(connection)
         else:
@@ -174,14 +190,18 @@ class _Reception:
         started_s: float,
         *,
         shorten: bool,
+        grace_s: float,
     ) -> None:
         self._connection, self._exchange = connection, exchange
         self._progress, self._gatherer = progress, gatherer
         self._shortener = Shortener() if shorten else None
         self._splitter: EventSplitter | None = EventSplitter()  # until the first token has come
         self._last_s = 0.0  # when the last piece came
+        self._end_of_last = b""
+        self._grace_s = grace_s
+        self.done_s: float | None = None  # when [DONE] came
         self._deadline = Deadline(limits, started_s, look=connection.look, late=connection.finish)
-        self.response = Response(self._take, self._take_event)
+        self.response = Response(self._take, self._take_events)
 
     def sent(self, sent_s: float) -> None:
         self._exchange.sent_s = self._deadline.event_s = sent_s
@@ -198,14 +218,14 @@ class _Reception:
         self._last_s = time_s
         self._look_into(time_s, piece)
 
-    def _take_event(self, time_s: float, event: bytes) -> None:
-        """One more event, of JSON, after the first token."""
+    def _take_events(self, times_s: list[float], events: list[bytes]) -> None:
+        """More events, of JSON, after the first token."""
         exchange = self._exchange
-        exchange.times_s.append(time_s)
-        exchange.pieces.append(event)
-        self._gatherer.gaps_s.append(time_s - self._last_s)
-        self._last_s = self._deadline.event_s = time_s
-        self._progress.events += 1
+        exchange.times_s += times_s
+        exchange.pieces += events
+        self._gatherer.gaps_s += map(sub, times_s, [self._last_s, *times_s])
+        self._last_s = self._deadline.event_s = times_s[-1]
+        self._progress.events += len(events)
 
     def _look_into(self, time_s: float, piece: bytes) -> None:
         """See what a piece means to the time limits."""
@@ -220,9 +240,11 @@ class _Reception:
             deadline.event_s = time_s
             deadline.first_token()
             self.response.can_wait = self.response.chunked and not self._shortener  # which has to forget at once
-        if _DONE in piece and (piece.startswith(_DONE) or b"\n" + _DONE in piece):
-            deadline.event_s = time_s
-            deadline.done()
+        piece = self._end_of_last + piece
+        self._end_of_last = piece[-_DONE_BYTES:]
+        if self.done_s is None and _DONE.search(piece):
+            self.done_s = deadline.event_s = time_s
+            deadline.done(self._grace_s)
 
     def end(self) -> None:
         """No more is taken."""
@@ -234,7 +256,7 @@ class _Reception:
     def conclude(self) -> None:
         """Write into the exchange how it ended."""
         exchange, response, connection = self._exchange, self.response, self._connection
-        exchange.end_s = response.now_s if response.complete else time.perf_counter()
+        exchange.end_s = self.done_s or (response.now_s if response.complete else time.perf_counter())
         self._gatherer.last_took_s = exchange.end_s - (exchange.sent_s or exchange.end_s)
         exchange.broken = connection.broken
         encoding = response.headers.get("content-encoding", "identity")

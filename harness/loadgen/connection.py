@@ -15,8 +15,7 @@ from harness.loadgen.response import USUAL_END, Response
 from harness.loadgen.stamps import ANCILLARY_BYTES, Ancillary, Moment, ask_for_stamps
 from harness.loadgen.tls import Tls
 
-_READ = 1 << 16  # bytes; asyncio's own 256 KiB cost more to allocate than to fill
-_MOST_LYING = 32  # pieces; handling several at once costs each half as much as one at a time
+_MOST_LYING = 32  # pieces, and up to twice as many: handling them at once costs each a fraction of one at a time
 
 
 class Connection:
@@ -24,6 +23,8 @@ class Connection:
 
     def __init__(self, sock: socket.socket, tls: Tls | None, peer: str, gatherer: Gatherer) -> None:
         self._sock, self._tls, self._gatherer = sock, tls, gatherer
+        self._receive, self._room = sock.recvmsg_into, (gatherer.room,)
+        self._most_lying = _MOST_LYING + sock.fileno() % _MOST_LYING  # streams in step must not all settle at once
         self.peer = peer  # the server's address
         self._loop = asyncio.get_running_loop()
         self._response: Response | None = None
@@ -87,21 +88,23 @@ class Connection:
         self._settle()
 
     def read(self, moment: Moment) -> None:
-        """Read what has arrived, up to 64 KiB."""
+        """Read what has arrived, as far as there is room."""
         if self.closed:
             return
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(_READ, ANCILLARY_BYTES)
+            size, ancillary, _, _ = self._receive(self._room, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._settle()
             self._break(f"the connection broke: {error}")
             return
+        data = bytes(self._room[0][:size])
         response = self._response
         if response and response.can_wait and ancillary and data.endswith(USUAL_END):
-            self._lying.append((moment, ancillary, data))
-            if len(self._lying) == _MOST_LYING:
+            lying = self._lying
+            lying.append((moment, ancillary, data))
+            if len(lying) >= self._most_lying:
                 self._settle()
         elif data and response:
             self._settle()
@@ -116,13 +119,18 @@ class Connection:
             return
         lying, self._lying = self._lying, []
         response = self._response
-        for moment, ancillary, data in lying:
-            if response and not self.closed and not response.complete:
-                time_s = moment.arrival_s(ancillary, self._floor_s)
-                if response.take_usual(time_s, data):
-                    self._floor_s = time_s
-                else:
-                    self._take(response, time_s, data)
+        if not response:
+            return
+        times_s = []
+        for moment, ancillary, _ in lying:
+            self._floor_s = moment.arrival_s(ancillary, self._floor_s)
+            times_s.append(self._floor_s)
+        reads = [data for _, _, data in lying]
+        if not self.closed and response.take_usual(times_s, reads):
+            return
+        for time_s, data in zip(times_s, reads, strict=True):
+            if not self.closed and not response.complete:
+                self._take(response, time_s, data)
 
     def _take(self, response: Response, time_s: float, data: bytes) -> None:
         self._floor_s = time_s

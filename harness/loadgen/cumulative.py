@@ -10,6 +10,7 @@ import json
 
 _META = b'"meta_info"'
 _DATA = b"data:"
+_BLANK = (b"\n\n", b"\n\r\n", b"\r\r")  # what ends an event
 
 
 class Shortener:
@@ -47,8 +48,7 @@ class Shortener:
 
 def _end_of_events(piece: bytes) -> int:
     """Where the last complete event in `piece` ends; 0 without one."""
-    end = piece.rfind(b"\n\n") + 2
-    return end if end > 1 else piece.rfind(b"\n\r\n") + 3 if b"\n\r\n" in piece else 0
+    return max(piece.rfind(end) + len(end) if end in piece else 0 for end in _BLANK)
 
 
 def _is_cumulative(event: bytes) -> bool | None:

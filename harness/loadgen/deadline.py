@@ -9,7 +9,6 @@ from collections.abc import Callable
 from harness.schema import LoadConfig
 
 _WHAT = {"timeout_first_token": "no token", "timeout_idle": "no event", "timeout_total": "not complete"}
-_DONE_GRACE_S = 1.0  # after [DONE], for the end of the response
 
 
 class Deadline:
@@ -19,7 +18,7 @@ class Deadline:
     """
 
     __slots__ = (
-        "_done",
+        "_grace_s",
         "_late",
         "_limits",
         "_look",
@@ -37,7 +36,7 @@ class Deadline:
         self._limits, self._look, self._late = limits, look, late
         self._loop = asyncio.get_running_loop()
         self._total_at_s = started_s + limits.total_timeout_s
-        self._done = False
+        self._grace_s: float | None = None
         self.event_s = time.perf_counter()  # the last one's, or where the wait for the first token begins
         self.in_tokens = False  # the first one has come
         self.problem: tuple[str, str] | None = None  # class and detail, once it was late
@@ -48,9 +47,9 @@ class Deadline:
         self.in_tokens = True
         self._again()
 
-    def done(self) -> None:
-        """All is here but the end of the response."""
-        self._done = True
+    def done(self, grace_s: float) -> None:
+        """All is here but the end of the response, which has so long."""
+        self._grace_s = grace_s
         self._again()
 
     def _again(self) -> None:
@@ -60,8 +59,8 @@ class Deadline:
     def _due(self) -> tuple[float, str, float]:
         """When it will be late if nothing comes, what it would be then, and the limit in seconds."""
         limits = self._limits
-        if self._done:
-            limit, kind = _DONE_GRACE_S, "timeout_idle"
+        if self._grace_s is not None:
+            limit, kind = self._grace_s, "timeout_idle"
         elif self.in_tokens:
             limit, kind = limits.idle_timeout_s, "timeout_idle"
         else:

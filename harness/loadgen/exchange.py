@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 from harness.loadgen.counts import Uncountable
 from harness.loadgen.reading import Problem, StreamReading, error_message, one_line
-from harness.loadgen.sse import NotSSE, Piece, events
+from harness.loadgen.sse import EventSplitter, NotSSE
 from harness.records import RequestRecord
 from workloads import Prompt
 
-_SLICE = 128  # events parsed between two turns of the event loop: well under a millisecond
+_SLICE = 64  # pieces parsed between two turns of the event loop: well under a millisecond
 
 
 @dataclass(kw_only=True, slots=True)
@@ -39,7 +39,7 @@ async def digest(exchange: Exchange, *, exact: bool, start_s: float) -> tuple[Re
     timestamps wait for it; the raw bytes are dropped. exact: EOS was to be ignored; start_s: the
     zero of the record's times.
     """
-    reading = await _read(list(zip(exchange.times_s, exchange.pieces, strict=True)))
+    reading = await _read(exchange.times_s, exchange.pieces)
     exchange.times_s, exchange.pieces = [], []
     prompt = exchange.prompt
     problem = exchange.problem or reading.judge(prompt.output_len, exact, exchange.broken, exchange.late)
@@ -69,23 +69,28 @@ async def digest(exchange: Exchange, *, exact: bool, start_s: float) -> tuple[Re
     return record, counts.held_back
 
 
-async def _read(pieces: list[Piece]) -> StreamReading:
-    reading = StreamReading()
+async def _read(times_s: list[float], pieces: list[bytes]) -> StreamReading:
+    reading, splitter = StreamReading(), EventSplitter()
     try:
-        for number, event in enumerate(events(pieces), start=1):
+        for start in range(0, len(pieces), _SLICE):
+            times, slice_ = times_s[start : start + _SLICE], pieces[start : start + _SLICE]
+            if not (splitter.between and reading.add_whole(times, slice_)):
+                for time_s, piece in zip(times, slice_, strict=True):
+                    for event in splitter.take(time_s, piece):
+                        reading.add(event)
+            await asyncio.sleep(0)
+        for event in splitter.close(times_s[-1] if times_s else 0.0):
             reading.add(event)
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
     except NotSSE as line:
         if reading.problem is None:
             reading.problem = _not_sse(pieces, str(line))
     return reading
 
 
-def _not_sse(pieces: list[Piece], line: str) -> Problem:
+def _not_sse(pieces: list[bytes], line: str) -> Problem:
     """The problem of a 200 response that is no event stream: often an error object as plain JSON."""
     try:
-        body = json.loads(b"".join(piece for _, piece in pieces))
+        body = json.loads(b"".join(pieces))
     except ValueError:
         body = None
     message = error_message(body) if isinstance(body, dict) else None

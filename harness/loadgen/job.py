@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import math
 import os
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.loadgen.point import PointLoad
+from harness.loadgen.reading import one_line
 from harness.loadgen.schedule import due_times
+from harness.loadgen.target import models_url, parse_target
 from harness.schema import ArrivalKind, LengthKind, LoadConfig, LoadMode, WorkloadConfig, WorkloadKind
 from workloads import Prompt, Source, make_source, point_rng
 
@@ -28,7 +31,9 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # as the l
 
 def point_load(args: argparse.Namespace) -> PointLoad:
     """Everything `harness.loadgen.run` needs. Raises ValueError for files and servers that are not there."""
-    base_url = (args.base_url or f"http://{args.host}:{args.port}").rstrip("/")
+    base_url = args.base_url if args.base_url is not None else f"http://{args.host}:{args.port}"
+    parse_target(base_url, args.endpoint)  # before files are read for it
+    base_url = base_url.rstrip("/")
     api_key = os.environ.get("OPENAI_API_KEY") or None
     encoder = _encoder(args.tokenizer)
     source = _source(args, encoder)
@@ -164,12 +169,13 @@ def _tokenizer_file(tokenizer: Path | None) -> Path | None:
 
 def _first_model(base_url: str, api_key: str | None) -> str:
     """The first model of the server's list."""
-    request = urllib.request.Request(f"{base_url}/v1/models")
+    url = models_url(base_url)
+    request = urllib.request.Request(url)
     if api_key:
         request.add_header("Authorization", f"Bearer {api_key}")
     try:
         with _HTTP.open(request, timeout=_ASK_TIMEOUT_S) as response:
             return str(json.load(response)["data"][0]["id"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        why = getattr(error, "reason", None) or error
-        raise ValueError(f"{base_url}/v1/models: {why}; is the server up? --model NAME asks it nothing") from error
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+        why = one_line(getattr(error, "reason", None) or repr(error), 80)
+        raise ValueError(f"{url}: {why}; is the server up? --model NAME asks it nothing") from error

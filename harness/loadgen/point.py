@@ -72,6 +72,7 @@ class Driven:
     health: Health | None  # None: the warm-up failed, and nothing was measured
     started_at_s: float  # its time.time() at the start
     gave_up: tuple[Status, str] | None = None  # why nothing was measured
+    stopped: bool = False  # it was told to end early
 
 
 @dataclass(kw_only=True, slots=True)
@@ -132,6 +133,10 @@ def conclude(
     measures["clock_uncertainty_ms"] = clock_uncertainty_ms
     held_back = sum(part.held_back for part in driven)
     status, reason = judge_point(requests, held_back=held_back, measures=measures, limits=load.load)
+    if any(part.stopped for part in driven):
+        cut = f"interrupted when {len(requests)} of {len(load.prompts)} requests had been sent"
+        status = Status.INVALID if status is Status.OK else status
+        reason = f"{cut}; {reason}" if reason else cut
     sources = sorted({request.count_source for request in requests if request.count_source})
     return PointResult(
         requests=requests,

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from harness.loadgen.counts import Delta, TokenCounts, Uncountable, count_tokens
-from harness.loadgen.sse import Event
+from harness.loadgen.sse import BETWEEN, Event, whole_events
 
 _DONE = b"[DONE]"
+_WORD = secrets.token_hex(8)
+_WORD_BETWEEN = f'}},"{_WORD}",{{'.encode()
+_MOST_TOKENS = 1 << 31  # of one request; a count beyond it is none
+_CUT_SHORT = "the stream ended in [DONE] without a finish reason"
 _BROKEN_OFF = {"abort", "error", "cancelled"}  # finish reasons of a request the server gave up
 
 Problem = tuple[str, str]  # failure class (RequestRecord.error), one line of detail
@@ -74,6 +80,32 @@ class StreamReading:
         except ValueError:
             self.problem = ("malformed", f"an event is not JSON: {one_line(event.data, 80)}")
             return
+        self._add_other(event, payload)
+
+    def add_whole(self, times_s: Sequence[float], pieces: Sequence[bytes]) -> bool:
+        """Take pieces that are each one event with a JSON object; False, with nothing done, for any others.
+
+        They are parsed as one JSON list, with a word between any two that no server can know.
+        """
+        stream = whole_events(pieces)
+        if stream is None:
+            return False
+        try:
+            found = orjson.loads(b"[" + stream[6:-2].replace(BETWEEN, _WORD_BETWEEN) + b"]")
+        except ValueError:
+            return False
+        if len(found) != 2 * len(pieces) - 1 or found[1::2].count(_WORD) != len(pieces) - 1:
+            return False
+        self._counts = None
+        for time_s, payload, piece in zip(times_s, found[::2], pieces, strict=True):
+            if self.done or self.problem:
+                break
+            if not self._take_usual(time_s, payload):
+                self._add_other(Event(time_s, piece[6:-2], b""), payload)
+        return True
+
+    def _add_other(self, event: Event, payload: Any) -> None:
+        """Take an event that is not the usual chunk."""
         if not isinstance(payload, dict):
             self.problem = ("malformed", f"an event is not a JSON object: {one_line(event.data, 80)}")
             return
@@ -84,6 +116,8 @@ class StreamReading:
                 return
         try:
             self._take(event.time_s, payload)
+        except _Miscounted as error:
+            self.problem = ("malformed", f"{error}: {one_line(event.data, 80)}")
         except (AttributeError, TypeError, KeyError, ValueError):
             self.problem = ("malformed", f"an event is not a completion chunk: {one_line(event.data, 80)}")
 
@@ -96,7 +130,9 @@ class StreamReading:
             prompt, completed = usage["prompt_tokens"], usage["completion_tokens"]
         except (KeyError, TypeError, ValueError):
             return False
-        if type(text) is not str or type(completed) is not int or type(prompt) is not int or reason or not prompt:
+        if type(text) is not str or type(completed) is not int or type(prompt) is not int or reason:
+            return False
+        if not (0 < prompt <= _MOST_TOKENS and 0 <= completed <= _MOST_TOKENS):
             return False
         if "error" in payload or "delta" in choice or "meta_info" in payload or payload.get("object") == "error":
             return False
@@ -111,8 +147,8 @@ class StreamReading:
         usage = payload.get("usage")
         completed = None
         if usage:
-            completed = self.completion_tokens = int(usage["completion_tokens"])
-            self.prompt_tokens = int(usage.get("prompt_tokens", 0)) or self.prompt_tokens
+            completed = _tokens(usage, "completion_tokens")
+            self._note(_tokens(usage, "prompt_tokens"), completed)
         for choice in payload["choices"] if not usage else payload.get("choices", ()):
             self.deltas.append(Delta(time_s, _text(choice), completed))
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
@@ -129,12 +165,17 @@ class StreamReading:
                 )
                 return
             self.finish_reason = reason["type"]
-        completed = self.completion_tokens = int(meta["completion_tokens"])
-        self.prompt_tokens = int(meta.get("prompt_tokens", 0)) or self.prompt_tokens
+        completed = _tokens(meta, "completion_tokens")
+        self._note(_tokens(meta, "prompt_tokens"), completed)
         text, ids = payload.get("text") or "", payload.get("output_ids")
         if len(ids) == completed if ids is not None else text.startswith(self._so_far):
             self._so_far, text = text, text.removeprefix(self._so_far)
         self.deltas.append(Delta(time_s, text, completed))
+
+    def _note(self, prompt: int | None, completed: int | None) -> None:
+        """What the server says it has counted; where it says nothing its last word stands."""
+        self.prompt_tokens = prompt or self.prompt_tokens
+        self.completion_tokens = self.completion_tokens if completed is None else completed
 
     @property
     def text(self) -> str:
@@ -164,10 +205,26 @@ class StreamReading:
         try:
             got = sum(self.count().tokens)
         except Uncountable as error:
-            return ("malformed", str(error))
+            return ("malformed", str(error)) if self.finish_reason else ("early_stop", f"{_CUT_SHORT}; {error}")
+        if got < asked and not self.finish_reason and (exact or not got):
+            return ("early_stop", f"{_CUT_SHORT}, after {got} of {asked} tokens")
         if (exact and got != asked) or not 0 < got <= asked:
             return ("wrong_length", f"{got} tokens came, {asked} were asked for")
         return None
+
+
+class _Miscounted(ValueError):
+    """A count that is no number of tokens."""
+
+
+def _tokens(usage: dict[str, Any], name: str) -> int | None:
+    """A count of `usage`, None where it is left out or null. Raises _Miscounted."""
+    count = usage.get(name)
+    if count is None:
+        return None
+    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= _MOST_TOKENS or count % 1:
+        raise _Miscounted(f"{name} is {one_line(repr(count), 30)}, no number of tokens")
+    return int(count)
 
 
 def _text(choice: dict[str, Any]) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from harness.loadgen.metrics import Measures
 from harness.loadgen.point import PointLoad, PointResult
 from harness.loadgen.samples import token_gaps_s
@@ -118,12 +120,12 @@ def _details(requests: Sequence[RequestRecord]) -> dict[str, Any]:
 
 def _busiest_second(requests: Sequence[RequestRecord]) -> int | None:
     """Most tokens that came in one second of the run, seconds counted from its start."""
-    seconds: dict[int, int] = {}
-    for request in requests:
-        if request.error is None:
-            for time_s, tokens in zip(request.chunk_times_s, request.chunk_tokens, strict=True):
-                seconds[int(time_s)] = seconds.get(int(time_s), 0) + tokens
-    return max(seconds.values(), default=None)
+    came = [request for request in requests if request.error is None and request.chunk_times_s]
+    if not came:
+        return None
+    seconds = np.concatenate([np.asarray(request.chunk_times_s) for request in came]).astype(np.int64)
+    tokens = np.concatenate([np.asarray(request.chunk_tokens) for request in came])
+    return int(np.bincount(seconds, weights=tokens).max())
 
 
 def _finite(value: float) -> float | str:

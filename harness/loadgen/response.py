@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from itertools import repeat
 
 import httptools
+
+from harness.loadgen.sse import whole_events
 
 # A JSON event's end and its HTTP chunk's. No chunked response ends like this (before its last CRLF there is another),
 # and it is neither `data: [DONE]` nor a comment.
 USUAL_END = b"}\n\n\r\n"
 
 
-@lru_cache(maxsize=1 << 14)
-def _chunk_heads(length: int) -> tuple[bytes, ...]:
-    """The size lines with which `length` bytes are one HTTP chunk, as servers write them: in lower or upper case.
-
-    None where no size fits; and none of size 0, which ends the body.
-    """
-    lines = set()
-    for digits in range(1, 9):
-        size = length - digits - 4  # two CRLFs
-        if size > 0 and len(f"{size:x}") == digits:
-            lines |= {b"%x\r\n" % size, b"%X\r\n" % size}
-    return tuple(lines)
+def _sizes(heads: list[bytes]) -> list[int] | None:
+    """The sizes in the size lines of HTTP chunks (without extensions); None for anything else."""
+    digits = b"".join(heads).lower()
+    if digits.strip(b"0123456789abcdef"):
+        return None
+    try:
+        return list(map(int, heads, repeat(16)))
+    except ValueError:
+        return None
 
 
 class Response:
     """What one response brought, as the HTTP parser calls it; its body stays in pieces with their times."""
 
-    def __init__(self, on_piece: Callable[[float, bytes], None], on_event: Callable[[float, bytes], None]) -> None:
-        """on_piece: gets each piece of the body with its time; on_event: gets those for which `take_usual` holds."""
+    def __init__(
+        self, on_piece: Callable[[float, bytes], None], on_events: Callable[[list[float], list[bytes]], None]
+    ) -> None:
+        """on_piece: gets each piece of the body with its time; on_events: gets those for which `take_usual` holds."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.started = False  # the first byte is here
@@ -40,7 +41,7 @@ class Response:
         self.now_s = 0.0  # arrival of the bytes being parsed
         self.can_wait = False  # set by its owner: while pieces have the usual end, nothing depends on them at once
         self._between = False  # the last that the parser saw was the end of a chunk
-        self._on_piece, self._on_event = on_piece, on_event
+        self._on_piece, self._on_events = on_piece, on_events
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, time_s: float, data: bytes) -> None:
@@ -51,22 +52,24 @@ class Response:
         self._parser.feed_data(data)
         self._between = self._between and data.endswith(b"\n")  # else the next one's head has begun
 
-    def take_usual(self, time_s: float, data: bytes) -> bool:
-        """Take `data` if it is the usual: one whole chunk with one JSON event. False, with nothing done, if not.
+    def take_usual(self, times_s: list[float], reads: list[bytes]) -> bool:
+        """Take what was read, if each read is the usual: one whole chunk with one JSON event. Else False, nothing done.
 
-        The parser would be after it as it was before: it is spared.
+        The parser would be after them as it was before: it is spared.
         """
-        start = data.find(b"\n") + 1
-        if not (
-            self._between
-            and data.startswith(_chunk_heads(len(data)))
-            and data.startswith(b"data: {", start)
-            and data.find(b"\n", start) == len(data) - 4
-            and data.endswith(USUAL_END)
-        ):
+        parts = b"".join(reads).split(b"\r\n")
+        heads, bodies = parts[:-1:2], parts[1::2]
+        if not self._between or len(bodies) != len(reads) or len(heads) != len(reads) or parts[-1]:
             return False
-        self.now_s = time_s
-        self._on_event(time_s, data[start:-2])
+        sizes = list(map(len, bodies))
+        if _sizes(heads) != sizes or list(map(len, reads)) != [
+            len(h) + n + 4 for h, n in zip(heads, sizes, strict=True)
+        ]:
+            return False
+        if whole_events(bodies) is None:
+            return False
+        self.now_s = times_s[-1]
+        self._on_events(times_s, bodies)
         return True
 
     def on_header(self, name: bytes, value: bytes) -> None:

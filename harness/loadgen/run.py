@@ -17,6 +17,7 @@ from harness.loadgen.health import HealthMonitor
 from harness.loadgen.pacing import Dispatch, Send, closed_loop, open_loop
 from harness.loadgen.point import Driven, PointLoad, PointResult, conclude
 from harness.loadgen.progress import Progress
+from harness.loadgen.stopping import Stop
 from harness.loadgen.verdict import judge_point
 from harness.records import RequestRecord, Status
 from workloads import Prompt
@@ -32,28 +33,44 @@ _OBJECTS = 50_000  # made between two looks of the garbage collector
 _SPARE_FILES = 64  # open files beside one connection per worker
 
 
-async def run_point(load: PointLoad, on_progress: OnProgress | None = None) -> PointResult:
+async def run_point(load: PointLoad, on_progress: OnProgress | None = None, stop: Stop | None = None) -> PointResult:
     """Drive a point in this process alone and judge what came back; see `drive`."""
-    return conclude(load, [await drive(load, on_progress)])
+    return conclude(load, [await drive(load, on_progress, stop=stop)])
 
 
-async def drive(load: PointLoad, on_progress: OnProgress | None = None, begin: Begin | None = None) -> Driven:
+async def drive(
+    load: PointLoad,
+    on_progress: OnProgress | None = None,
+    begin: Begin | None = None,
+    stop: Stop | None = None,
+) -> Driven:
     """Send the warm-up, then the measured requests as the pacing wants them, and keep what came back.
 
     on_progress: called from the event loop at the start, every half second and at the end, always
     with the same object; it must return quickly. What goes wrong on the wire is in the result;
-    cancelling closes every connection. Raises ValueError when the process may not open enough files.
+    cancelling closes every connection; `stop` does so too, and what there is by then is the result.
+    Raises ValueError when the process may not open enough files.
     """
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    with (stop or Stop()).heard_by(lambda: loop.call_soon_threadsafe(stopping.set)):
+        return await _drive(load, on_progress, begin, stopping)
+
+
+async def _drive(
+    load: PointLoad, on_progress: OnProgress | None, begin: Begin | None, stopping: asyncio.Event
+) -> Driven:
     _allow_open_files(load.concurrency + _SPARE_FILES)
     progress = Progress(len(load.prompts))
     connections = Client(load.base_url, load.load, progress, endpoint=load.endpoint, api_key=load.api_key)
     async with _reporting(progress, on_progress), connections as client:
-        warmup = _Phase(load, client, progress)
+        warmup = _Phase(load, client, progress, stopping)
         await warmup.run_warmup()
+        if stopping.is_set():
+            return _nothing(Status.FAILED, "interrupted before anything was measured")
         if warmup.requests and all(request.error for request in warmup.requests):
             status, reason = judge_point(warmup.requests, held_back=0, measures={}, limits=load.load)
             return _nothing(status, f"warm-up: {reason}")
-        measured = _Phase(load, client, progress)
+        measured = _Phase(load, client, progress, stopping)
         bodies = measured.encode(load.prompts)
         await client.connect(min(load.concurrency, len(bodies)))
         begin_at_s = await begin() if begin else time.time()
@@ -72,6 +89,7 @@ async def drive(load: PointLoad, on_progress: OnProgress | None = None, begin: B
         held_back=measured.held_back,
         health=monitor.health,
         started_at_s=now_at_s + start_s - now_s,
+        stopped=stopping.is_set(),
     )
 
 
@@ -82,8 +100,8 @@ def _nothing(status: Status, reason: str) -> Driven:
 class _Phase:
     """One list of prompts sent and drained: the warm-up, or the measured part."""
 
-    def __init__(self, load: PointLoad, client: Client, progress: Progress) -> None:
-        self._load, self._client, self._progress = load, client, progress
+    def __init__(self, load: PointLoad, client: Client, progress: Progress, stopping: asyncio.Event) -> None:
+        self._load, self._client, self._progress, self._stopping = load, client, progress, stopping
         self._ended: asyncio.Queue[Exchange | None] = asyncio.Queue()
         self.requests: list[RequestRecord] = []
         self.held_back = 0
@@ -124,9 +142,11 @@ class _Phase:
                 prompt=prompts[turn.number],
                 scheduled_s=turn.scheduled_s,
             )
-            await self._client.send(bodies[turn.number], exchange)
-            self._progress.done += 1
-            self._ended.put_nowait(exchange)
+            try:
+                await self._client.send(bodies[turn.number], exchange)
+            finally:
+                self._progress.done += 1
+                self._ended.put_nowait(exchange)
             return time.perf_counter()  # not its end: how long this process took to notice is no one's latency
 
         return send
@@ -134,7 +154,7 @@ class _Phase:
     async def _drain(self, loop: Coroutine[None, None, None], start_s: float) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._digest_all(start_s))
-            await loop
+            await _unless(self._stopping, loop)
             self._ended.put_nowait(None)
 
     async def _digest_all(self, start_s: float) -> None:
@@ -144,6 +164,19 @@ class _Phase:
             self.requests.append(record)
             self.held_back += held_back
             self._progress.failed += record.error is not None
+
+
+async def _unless(stopping: asyncio.Event, work: Coroutine[None, None, None]) -> None:
+    """Do the work, or as much of it as is done when `stopping` is set."""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()  # nothing, where it has ended
+        waiting.cancel()
+        await asyncio.wait((working, waiting))
+    if not working.cancelled():
+        working.result()
 
 
 def _encode(prompt: Prompt, load: PointLoad) -> bytes:

@@ -38,6 +38,13 @@ class Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
+def models_url(base_url: str) -> str:
+    """Where the server under `base_url` lists its models. Raises ValueError."""
+    target = parse_target(base_url, "completions")
+    scheme = base_url.partition("://")[0]
+    return f"{scheme}://{target.authority}{target.path.removesuffix(PATHS['completions'])}/v1/models"
+
+
 def parse_target(
     base_url: str, endpoint: Endpoint, *, api_key: str | None = None, tls: ssl.SSLContext | None = None
 ) -> Target:
@@ -50,7 +57,7 @@ def parse_target(
         port = url.port
     except ValueError as error:
         raise ValueError(f"base_url is {base_url!r}: {error}") from error
-    if url.scheme not in _PORTS or not url.hostname:
+    if url.scheme not in _PORTS or not url.hostname or port == 0:
         raise ValueError(f"base_url is {base_url!r}; it must be http://HOST[:PORT][/PATH], or https://")
     if url.query or url.fragment or url.username is not None:
         raise ValueError(f"base_url is {base_url!r}; it can have no user, query or fragment (there is an API key)")

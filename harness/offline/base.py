@@ -16,4 +16,11 @@ class Measurement:
 
 
 class OfflineError(RuntimeError):
-    """A measurement that could not be made; the message is one line."""
+    """A measurement that could not be made; the message is one line.
+
+    may_pass: whether its process was lost, so that the same measurement may well succeed in another.
+    """
+
+    def __init__(self, message: str, *, may_pass: bool = False):
+        super().__init__(message)
+        self.may_pass = may_pass

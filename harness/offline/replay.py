@@ -14,7 +14,7 @@ from harness.offline.streams import streams
 from harness.replay_rules import replay_setting
 from harness.schema import Config
 from harness.store import STEPS_FILE, encode_steps
-from workloads.replay import Block, Lane, ReplayConfig
+from workloads.replay import Block, Lane, ReplayConfig, step_rates
 
 Int32 = NDArray[np.int32]
 _Replayed = tuple[Int32, Int32, float]  # selected and missed positions of each row, seconds
@@ -56,7 +56,7 @@ def _replay(stream: Iterable[Block], setting: ReplayConfig, number: int) -> _Rep
 
 def _summary(done: list[_Replayed], tokens: int) -> Measurement:
     rates = [missed / np.maximum(selected, 1) for selected, missed, _ in done]
-    steps = [_per_step(selected, missed, tokens) for selected, missed, _ in done]
+    steps = [step_rates(selected, missed, tokens) for selected, missed, _ in done]
     longest = max(map(len, steps))
     total, count = np.zeros(longest), np.zeros(longest, dtype=np.int64)
     for rate in steps:
@@ -77,9 +77,3 @@ def _summary(done: list[_Replayed], tokens: int) -> Measurement:
             )
         },
     )
-
-
-def _per_step(selected: Int32, missed: Int32, tokens: int) -> NDArray[np.float64]:
-    """The miss rate of each step of so many tokens."""
-    shape = (-1, tokens)
-    return missed.reshape(shape).sum(axis=1) / np.maximum(selected.reshape(shape).sum(axis=1), 1)

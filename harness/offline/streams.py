@@ -38,16 +38,7 @@ def streams(config: Config, concurrency: int, repeat: int) -> Iterator[Stream]:
     requests = config.load.num_requests or concurrency * (config.load.requests_per_worker or 1)
     for request in range(repeat * requests, (repeat + 1) * requests):
         for layer in range(config.model.num_layers):
-            made = SyntheticStream(
-                work.locality,
-                prompt_len=work.input_len,
-                steps=work.output_len,
-                top_k=k,
-                seed=work.seed,
-                request=request,
-                layer=layer,
-            )
-            yield _keeping((request, layer), made)
+            yield _keeping((request, layer), SyntheticStream.of(work, k, request, layer))
 
 
 def _begin(of: str) -> None:

@@ -1,9 +1,14 @@
 """How fast simulated requests are: the whole of figure 8, and a day of 12,000 requests that arrive by themselves.
 
-python -m harness.simulation.bench [--trace mooncake.jsonl]      (make bench-sim)
+python -m harness.simulation.bench [--trace mooncake.jsonl] [--vidur build/vidur/bin/python]      (make bench-sim)
 
 The last line is JSON. `--trace` takes a Mooncake trace (timestamp in ms, input_length, output_length) and repeats it
 until there are 12,000 requests; without it, lengths are drawn around that trace's means. Host: one core.
+
+`--vidur` names an interpreter with that package and runs both simulators on a workload that both can express:
+Llama-3-8B, dense attention, one H100, requests of 1,024 + 128 tokens at 8 a second. Both get step times from the same
+data sheet; vidur walks from step to step through operations of a layer, ours jumps while batches stay as they are.
+Their virtual times of the whole workload are printed too, and should be close.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """0, or 2 for a trace that cannot be read, with one line that says why."""
     parser = argparse.ArgumentParser(prog="python -m harness.simulation.bench", description=__doc__.splitlines()[0])
     parser.add_argument("--trace", type=Path)
+    parser.add_argument("--vidur", type=Path, metavar="PYTHON", help="an interpreter that has vidur 0.0.26")
     options = parser.parse_args(argv)
     try:
         times, asked = read_trace(options.trace) if options.trace else drawn()
@@ -50,10 +57,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         "day_requests": len(asked),
         "day_requests_per_s": len(asked) / day,
     }
+    if options.vidur:
+        result |= beside_vidur(options.vidur)
     for name, value in result.items():
         print(f"{name:<22} {value:,.3f}")
     print(json.dumps(result))
     return 0
+
+
+DENSE = ["experiment=plan", "model=qwen3_0_6b", "selector=dense", "platform=h100x8", "offload=full_kv"]
+DENSE += ["engine.admission=full_output"]  # memory is no question here
+LLAMA3_8B = {"num_layers": 32, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
+LLAMA3_8B |= {"intermediate_size": 14336, "vocab_size": 128256}
+SPEC = {"requests": 2000, "prompt": 1024, "output": 128, "rate": 8.0, "seed": 0}
+
+
+def dense_cell() -> Config:
+    """Llama-3-8B on one H100."""
+    sizes = [f"model.{key}={value}" for key, value in LLAMA3_8B.items()]
+    lengths = [f"workload.input_len={SPEC['prompt']}", f"workload.output_len={SPEC['output']}"]
+    one = ["platform.num_devices=1", "engine.prefill_chunk_tokens=2048", "engine.max_running_requests=128"]
+    return load_cells([*DENSE, *sizes, *lengths, *one, "model.tie_embeddings=false"])[0]
+
+
+def beside_vidur(python: Path) -> dict[str, float]:
+    """Requests per wall-clock second of both, and the virtual seconds each gives the whole workload.
+
+    Raises subprocess.CalledProcessError where vidur fails.
+    """
+    config, rng = dense_cell(), random.Random(int(SPEC["seed"]))
+    costs, at, times = config.platform.costs, 0.0, []
+    for _ in range(int(SPEC["requests"])):
+        times.append(at)
+        at += rng.expovariate(SPEC["rate"])
+    asked = [Asked(int(SPEC["prompt"]), int(SPEC["output"]))] * len(times)
+    ends: list[float] = []
+    ours = _timed(lambda: ends.extend(r.end_s or 0.0 for r in simulate(config, asked, GivenTimes(times)).requests))
+    sheet = {"flops": config.platform.flops, "bandwidth": config.platform.memory_bandwidth}
+    fitted = {"attention": costs.attention_efficiency.value, "layer_ms": 1e3 * (costs.layer_s.value or 0.0)}
+    fitted["prefill"] = costs.prefill_efficiency.value or 1.0
+    script = Path(__file__).with_name("bench_vidur.py")
+    spec = json.dumps({**SPEC, **sheet, **fitted})
+    done = subprocess.run([str(python), str(script)], input=spec, capture_output=True, text=True, check=True)
+    theirs = json.loads(done.stdout.splitlines()[-1])
+    return {
+        "dense_requests_per_s": len(times) / ours,
+        "vidur_requests_per_s": len(times) / theirs["wall_s"],
+        "times_vidur": theirs["wall_s"] / ours,
+        "dense_virtual_s": max(ends),
+        "vidur_virtual_s": theirs["virtual_s"],
+    }
 
 
 def drawn(count: int = DAY_REQUESTS) -> tuple[list[float], list[Asked]]:

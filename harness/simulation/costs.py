@@ -84,8 +84,14 @@ class StepCosts:
         self._layer_s, self._request_s = _value(costs.layer_s), _value(costs.request_s)
         self._attention = self._flops * _value(costs.attention_efficiency)
         self._prefill_efficiency = _value(costs.prefill_efficiency)
-        self._worker = _value(costs.worker_rate)
+        self._worker, self._join_s = _value(costs.worker_rate), _value(costs.join_s)
         self._link = _value(costs.link_rate) or float(platform.host_link or 0)
+
+    stolen_s = 0.0  # what a request's arrival takes from a step under way
+
+    def entry_s(self, prompt_len: int) -> float:
+        """From sending a request to the engine's having it: nothing, the papers' TTFT is prefill and waiting."""
+        return 0.0
 
     def prefill(self, ranks: Sequence[RankChunks]) -> float:
         """Seconds of a step's prompt chunks."""
@@ -151,20 +157,26 @@ class StepCosts:
         return requests * selected * self._table.rate(w.top_k, self._offload.cache_slots, records)
 
     def _fetch_layer(self, requests: Floats, missed: Floats) -> Floats:
-        """Seconds to fetch one layer's misses: by one worker a request, within the link."""
+        """Seconds to fetch one layer's misses, by one worker a request."""
         if self._offload.system is OffloadSystem.no_io_oracle or not self._offload.system.offloads:
             return np.zeros_like(missed)
-        return missed * self.work.record_bytes / np.minimum(self._worker * requests, self._link)
+        return missed * self.work.record_bytes / self._rate(requests)
+
+    def _rate(self, workers: Floats | float) -> Floats | float:
+        """Bytes a second of so many workers that copy at once. Each waits for its own reads, during which the others
+        may have the link, and then for its turn at the link: the two times add up."""
+        return 1 / (1 / (self._worker * workers) + 1 / self._link)
 
     def _with_io(self, terms: DecodeTerms, fetch: Floats, most: int) -> DecodeTerms:
         """Adds what nothing hides. With exact prefetch a shared layer's copy runs beside the layers since its anchor,
-        in the order of the layers: what a group of them lacks is what its last one waits for."""
+        in the order of the layers: what a group of them lacks is what its last one waits for. Each waits
+        at least for the other stream to have begun and ended a copy, however small."""
         w = self.work
         if self._offload.prefetch is Prefetch.exact and w.anchors < w.layers:
-            rate = min(self._worker * most, self._link) if most else 1.0
-            replayed = fetch * rate / min(REPLAY_BLOCKS * self._worker, self._link) if rate else fetch
+            replayed = fetch * self._rate(most) / self._rate(REPLAY_BLOCKS)
             lacking = np.maximum(0.0, replayed - terms.compute / self._layers)
-            exposed = w.anchors * fetch + (w.layers - w.anchors) * lacking
+            joined = np.where(fetch > 0, self._join_s, 0.0)
+            exposed = w.anchors * fetch + (w.layers - w.anchors) * (lacking + joined)
         else:
             exposed = w.layers * fetch
         values = {f.name: getattr(terms, f.name) for f in fields(terms)}
@@ -176,7 +188,7 @@ class StepCosts:
         seconds = 0.0
         for start, length, _ in rank.chunks:
             mean = start + (length + 1) / 2  # positions a token sees, itself included
-            reach = w.top_k * w.tokens_per_record if w.sparse_prefill else mean
+            reach = w.top_k * w.tokens_per_record if w.sparse_prefill else start + length
             seen = _mean_below(start, length, reach) / w.tokens_per_record
             attention = seen * w.pair_flops + w.local_flops + mean * w.longer_flops
             index = mean * w.index_flops if w.sparse_prefill else 0.0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.loadgen.metrics import Measures, measure
+from harness.loadgen.metrics import Measures, Rules, measure
 from harness.records import RequestRecord, ServerStats
 from harness.schema import Config
-from harness.simulation.costs import StepCosts
 from harness.simulation.pacing import ClosedLoop
-from harness.simulation.point import Asked, SimulatedPoint, simulate
+from harness.simulation.point import AnyCosts, Asked, SimulatedPoint, simulate
 
 
 def simulate_point(
@@ -20,11 +19,24 @@ def simulate_point(
     Raises ValueError for requests that never fit.
     """
     point = closed_loop(config, concurrency, num_requests)
-    return point.requests, measure(point.requests), point.stats
+    return point.requests, measure(point.requests, _rules(config, concurrency)), point.stats
+
+
+def _rules(config: Config, concurrency: int) -> Rules:
+    """What a load generator would measure this point by."""
+    load = config.load
+    return Rules(
+        concurrency=concurrency,
+        slo_ttft_ms=load.slo_ttft_ms,
+        slo_tpot_ms=load.slo_tpot_ms,
+        slo_e2el_ms=load.slo_e2el_ms,
+        devices=config.platform.num_devices,
+        late_after_ms=load.late_after_ms,
+    )
 
 
 def closed_loop(
-    config: Config, concurrency: int, num_requests: int, costs: StepCosts | None = None, *, mirror: bool = True
+    config: Config, concurrency: int, num_requests: int, costs: AnyCosts | None = None, *, mirror: bool = True
 ) -> SimulatedPoint:
     """Requests of the workload's one length by `concurrency` workers.
 

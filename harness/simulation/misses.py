@@ -1,6 +1,7 @@
 """Share of a selection that is not in the device cache, as a function of B, context and policy, from replay.
 
-`miss_rates.csv` beside this module has what replay of a calibrated selection stream gave, with its provenance on top.
+`miss_rates.csv` beside this module has what replay of a calibrated selection stream gave, with its provenance on top;
+`replay_misses` makes it.
 Lengths there are in multiples of k, so that models with other k read it too. Between its points the rate is
 interpolated bilinearly over log(B/k) and log(context/k); beyond its largest context or B it stays as it was, which a
 planner should say (`covers`).
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-_FILE = "miss_rates.csv"
+RATES_FILE = "miss_rates.csv"
 
 
 class MissTable:
@@ -52,7 +53,7 @@ class MissTable:
 @functools.cache
 def miss_table(policy: str = "lru") -> MissTable:
     """The table of one replacement policy; the engine's is `lru`. Raises ValueError for one that was not replayed."""
-    text = resources.files("harness.simulation").joinpath(_FILE).read_text(encoding="utf-8")
+    text = resources.files("harness.simulation").joinpath(RATES_FILE).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     rows = list(csv.DictReader(lines))
     rates = {
@@ -60,11 +61,11 @@ def miss_table(policy: str = "lru") -> MissTable:
     }
     if len({slots for slots, _ in rates}) < 2:
         known = sorted({row["policy"] for row in rows})
-        raise ValueError(f"policy={policy} has no rates over B in {_FILE}; it has {', '.join(known)}")
+        raise ValueError(f"policy={policy} has no rates over B in {RATES_FILE}; it has {', '.join(known)}")
     return MissTable(rates)
 
 
 def provenance() -> str:
     """The head of the file: what was replayed, how, and how near it comes to published rates."""
-    text = resources.files("harness.simulation").joinpath(_FILE).read_text(encoding="utf-8")
+    text = resources.files("harness.simulation").joinpath(RATES_FILE).read_text(encoding="utf-8")
     return "\n".join(line.removeprefix("# ") for line in text.splitlines() if line.startswith("#"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 
@@ -75,3 +75,28 @@ class GivenTimes(Pacing):
 
     def ended(self, arrival: Arrival, now_s: float) -> None:
         pass
+
+
+class Delayed(Pacing):
+    """Another pacing whose arrivals reach the engine a while after they are due; they keep their own times."""
+
+    def __init__(self, inner: Pacing, delay_s: Callable[[int], float]):
+        """delay_s: of a request, by its number."""
+        self._inner, self._delay_s = inner, delay_s
+        self._under_way: list[tuple[float, int, Arrival]] = []
+
+    def due(self, now_s: float) -> list[Arrival]:
+        for arrival in self._inner.due(now_s):
+            reaches_s = arrival.time_s + self._delay_s(arrival.number)
+            heapq.heappush(self._under_way, (reaches_s, arrival.number, arrival))
+        found = []
+        while self._under_way and self._under_way[0][0] <= now_s:
+            found.append(heapq.heappop(self._under_way)[2])
+        return found
+
+    def next_s(self) -> float | None:
+        known = [self._inner.next_s(), self._under_way[0][0] if self._under_way else None]
+        return min((time_s for time_s in known if time_s is not None), default=None)
+
+    def ended(self, arrival: Arrival, now_s: float) -> None:
+        self._inner.ended(arrival, now_s)

@@ -17,8 +17,11 @@ from harness.engine.scheduler import Job, Plan, Scheduler
 from harness.records import RequestRecord, ServerStats
 from harness.schema import Config
 from harness.simulation.costs import RankBatch, RankChunks, StepCosts
-from harness.simulation.pacing import Arrival, Pacing
+from harness.simulation.native_costs import NativeStepCosts
+from harness.simulation.pacing import Arrival, Delayed, Pacing
 from harness.simulation.pools import make_pools
+
+AnyCosts = StepCosts | NativeStepCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def simulate(
     *,
     jump: bool = True,
     mirrored: bool = False,
-    costs: StepCosts | None = None,
+    costs: AnyCosts | None = None,
 ) -> SimulatedPoint:
     """Run a completed simulated config in virtual time.
 
@@ -80,16 +83,22 @@ def simulate(
     mirrored: the load is that of one rank, and all ranks do the same; counters are the node's, requests one rank's.
     Raises ValueError for a request that never fits.
     """
-    return _Simulation(config, asked, pacing, jump, mirrored, costs or StepCosts(config)).run()
+    return _Simulation(config, asked, pacing, jump, mirrored, costs or step_costs(config)).run()
+
+
+def step_costs(config: Config) -> AnyCosts:
+    """Of a machine that was calibrated, or of a platform of data sheets and published rows."""
+    return NativeStepCosts(config) if config.platform.native else StepCosts(config)
 
 
 class _Simulation:
     def __init__(
-        self, config: Config, asked: Sequence[Asked], pacing: Pacing, jump: bool, mirrored: bool, costs: StepCosts
+        self, config: Config, asked: Sequence[Asked], pacing: Pacing, jump: bool, mirrored: bool, costs: AnyCosts
     ):
         engine, ranks = config.engine, config.engine.data_parallel or 1
         self._copies = ranks if mirrored else 1
-        self._asked, self._pacing, self._jump, self._costs = asked, pacing, jump, costs
+        self._asked, self._jump, self._costs = asked, jump, costs
+        self._pacing = Delayed(pacing, lambda number: costs.entry_s(asked[number].prompt_len))
         self._ranks = [
             _Rank(Scheduler(make_pools(config), engine.max_running_requests, engine.prefill_chunk_tokens))
             for _ in range(1 if mirrored else ranks)
@@ -99,6 +108,7 @@ class _Simulation:
         self._open: dict[int, RequestRecord] = {}
         self._tally = _Tally()
         self._now = 0.0
+        self._stolen_s = 0.0  # from the next step, by what arrived
         self._turn = 0
         self._selects = config.offload.system.offloads
 
@@ -125,6 +135,7 @@ class _Simulation:
         if refusal:
             raise ValueError(refusal)
         self._turn += 1
+        self._stolen_s += self._costs.stolen_s if self._open else 0.0
         number = arrival.number
         self._arrivals[number] = arrival
         self._open[number] = RequestRecord(
@@ -148,6 +159,7 @@ class _Simulation:
         """One step of every rank, or as many as certainly repeat before anything else happens."""
         tally, ranks = self._tally, self._ranks
         self._peaks()
+        self._now, self._stolen_s = self._now + self._stolen_s, 0.0
         steps = 1
         if self._jump:
             steps = min(rank.scheduler.stable_steps(p) for rank, p in zip(ranks, plans, strict=True) if p)

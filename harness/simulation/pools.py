@@ -12,6 +12,8 @@ from harness.engine.admission import Admission, FullOutput, make_admission
 from harness.engine.footprint import Footprint, ceil_div
 from harness.schema import AdmissionRule, Config, Staging
 
+_WHOLE = (AdmissionRule.full_output, AdmissionRule.look_ahead)  # the same where the device holds slots, not contexts
+
 
 def record_bytes_per_token(config: Config) -> float:
     """Records of one token, all managed layers."""
@@ -94,7 +96,7 @@ def make_pools(config: Config) -> Admission:
     """The admission rule of a simulated cell."""
     engine = config.engine
     plain = engine.host_to_device_ratio is None and engine.staging is Staging.streamed
-    if plain or not config.offload.system.offloads or engine.admission is not AdmissionRule.full_output:
+    if plain or not config.offload.system.offloads or engine.admission not in _WHOLE:
         return make_admission(config)
     return Pools(config)
 

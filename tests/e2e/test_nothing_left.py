@@ -133,7 +133,7 @@ def test_a_second_driver_is_refused_and_harms_nothing(start: Start, results: Pat
 
 
 def test_a_killed_server_fails_its_cell_and_the_next_one_runs(start: Start, results: Path) -> None:
-    run = start(*TWO, "offload=full_kv,hisparse_sync", "load.concurrencies=[2,1]")
+    run = start(*TWO, "offload=full_kv,hisparse_sync", "load.concurrencies=[2,1]", "cluster.retries=0")
     run.until_measuring(2).kill()
     assert run.end() == 1, run.said()
     assert_nothing_left(run)
@@ -154,7 +154,7 @@ def test_a_killed_server_fails_its_cell_and_the_next_one_runs(start: Start, resu
 
 
 def test_a_killed_load_generator_fails_its_point_and_another_drives_the_next(start: Start, results: Path) -> None:
-    run = start(*TWO, "tracker=none", "load.concurrencies=[2,1]")
+    run = start(*TWO, "tracker=none", "load.concurrencies=[2,1]", "cluster.retries=0")
     run.until_measuring(2)
     (loadgen,) = run.watch.find("ray::", "LoadgenActor")
     loadgen.kill()
@@ -164,6 +164,44 @@ def test_a_killed_load_generator_fails_its_point_and_another_drives_the_next(sta
     reason = read_row(point(results, "full_kv", 2)).reason
     assert reason is not None and reason.startswith("the load generator died")
     assert "Traceback" not in run.said()
+
+
+def test_a_killed_server_and_a_killed_load_generator_are_replaced(start: Start, results: Path) -> None:
+    run = start(*TWO, "tracker=none", "load.concurrencies=[2,1]", "cluster.retry_wait_s=1")
+    run.until_measuring(2).kill()
+    run.until("another server", lambda: "try 2 of 3" in run.stdout)
+    run.until_measuring(2)
+    (loadgen,) = run.watch.find("ray::", "LoadgenActor")
+    loadgen.kill()
+    assert run.end() == 0, run.said()
+    assert_nothing_left(run)
+    assert statuses(results) == {("full_kv", 1): "ok", ("full_kv", 2): "ok"}
+    said = read_env(point(results, "full_kv", 2))["scheduling"]
+    assert said["tries"] == 3
+    server, client = said["failures"]
+    assert "the server ended with exit code -9" in server and client.startswith("the load generator died")
+    assert "Traceback" not in run.said()
+
+
+def test_a_spent_budget_leaves_points_for_the_same_command(start: Start, results: Path) -> None:
+    short = ("offload=full_kv,hisparse_sync", "tracker=none", "load.concurrencies=[1]")
+    first = start(*short, "cluster.budget_s=0.001", name="first")
+    assert first.end() == 3, first.said()
+    assert_nothing_left(first)
+    assert "2 points left to run, the same command goes on" in first.stderr
+    again = start(*short, name="again")
+    assert again.end() == 0, again.said()
+    assert_nothing_left(again)
+    assert statuses(results) == {("full_kv", 1): "ok", ("hisparse_sync", 1): "ok"}
+
+
+def test_ctrl_c_with_cells_side_by_side(start: Start) -> None:
+    more = ("offload=full_kv,hisparse_sync", "platform.num_cpus=0.5", "cluster.loadgen_cpus=0.5")
+    run = start(*ONE, *more, "cluster.exclusive=false")
+    run.until("two servers", lambda: len(run.watch.find("harness.engine.server")) == 2)
+    run.send(signal.SIGINT, to_group=True)
+    assert_interrupted(run, run.end(40))
+    assert_nothing_left(run)
 
 
 def test_a_server_that_cannot_start_says_why_and_the_next_cell_runs(

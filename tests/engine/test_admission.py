@@ -10,7 +10,7 @@ from engine_cells import cell_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.engine.admission import NewTokenRatio, make_admission
+from harness.engine.admission import FullOutput, LookAhead, NewTokenRatio, make_admission
 from harness.engine.engine import CannotServe, Engine, Event, Submission
 from harness.engine.footprint import Footprint
 from harness.schema import Config
@@ -91,6 +91,50 @@ def test_new_token_ratio_is_sglangs_formula(requests: list[tuple[int, int]], ste
             assert not rule.grow(i, prompt + grown)
             running.append((prompt, new))
         assert rule.device_bytes == per_token * sum(has for has, _ in running)
+
+
+def _fit_token_by_token(running: list[tuple[int, int]], room: int) -> bool:
+    """Brute force: all generate a token a step until they are done; (tokens it has, tokens it will generate)."""
+    step = 0
+    while alive := [(has, left) for has, left in running if left >= step]:
+        if sum(has + step for has, _ in alive) > room:
+            return False
+        step += 1
+    return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(REQUESTS, st.data())
+def test_look_ahead_is_walking_token_by_token(requests: list[tuple[int, int]], data: st.DataObject) -> None:
+    room = int(CONFIG.engine.device_kv_budget) // Footprint(CONFIG).request(1).device
+    rule = LookAhead(CONFIG)
+    running: dict[int, tuple[int, int]] = {}
+    for i, (prompt, new) in enumerate(requests):
+        fits = _fit_token_by_token([*running.values(), (prompt, new)], room)
+        assert rule.reserve(i, prompt, new) == fits
+        if fits:
+            running[i] = (prompt, new)
+        elif running:
+            assert not rule.reserve(i, 1, 1)  # nobody is tried again before someone leaves
+            gone = data.draw(st.sampled_from(sorted(running)))
+            rule.release(gone)
+            del running[gone]
+        steps = min((left for _, left in running.values()), default=0)
+        grown = data.draw(st.integers(0, steps))
+        for j, (has, left) in running.items():
+            assert rule.grow(j, has + grown)
+            running[j] = (has + grown, left - grown)
+
+
+def test_a_short_request_enters_beside_a_long_one_that_has_not_grown() -> None:
+    config = cell_of("dense_gqa", "full_kv", "engine.page_size=1", "engine.device_kv_budget=200KiB")
+    room = int(config.engine.device_kv_budget) // Footprint(config).request(1).device
+    entered = {}
+    for name, kind in (("look_ahead", LookAhead), ("full_output", FullOutput)):
+        rule = kind(config)
+        assert rule.reserve(0, 10, room - 15)
+        entered[name] = rule.reserve(1, 10, 10)
+    assert entered == {"look_ahead": True, "full_output": False}
 
 
 CONFIG = cell_of(

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
+import paced_process
 import pytest
 
 from harness.loadgen.__main__ import main
@@ -194,8 +202,91 @@ def test_missing_files_and_servers_are_a_line(capsys, tmp_path):
         ([*nowhere, *SIX[4:]], "http://127.0.0.1:9/v1/models"),
         ([*nowhere, *trace], "none.jsonl: No such file"),
         ([*nowhere, *SIX, "--output-file", str(tmp_path / "no" / "f")], "no/f"),
-        (["--base-url", "h:1", *SIX], "must start with http"),
+        (["--base-url", "h:1", *SIX], "must be http://HOST"),
     ):
         assert main(arguments) == 2
         error = capsys.readouterr().err
         assert said in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["", "http://", "http://h:0", "http://h:99999", "http://h:x", "ftp://h", "http://u:p@h", "http://h/a b"]
+)
+def test_a_base_url_that_is_none_is_a_line(capsys, url):
+    assert main(["--base-url", url, "--num-prompts", "1", *SIX[4:]]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: base_url is {url!r}") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "answer", [b"SSH-2.0-OpenSSH\r\n", b"", b"HTTP/1.1 200 OK\r\n\r\n{}", b"HTTP/1.1 500 No\r\n\r\n"]
+)
+def test_a_service_without_models_is_a_line(capsys, answer):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        assert main(["--base-url", url, "--num-prompts", "1", *SIX[4:]]) == 2
+        server.join()
+    error = capsys.readouterr().err
+    assert f"{url}/models: " in error and error.count("\n") == 1
+
+
+def start(url, *more):
+    command = [sys.executable, "-m", "harness.loadgen", "--base-url", url, *PATIENT]
+    return subprocess.Popen([*command, "--warmup-requests", "0", *more], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_has_come(tmp_path, number, processes):
+    file = tmp_path / "runs.jsonl"
+    many = ["--model", "m", "--num-prompts", "400", "--random-input-len", "4", "--random-output-len", "5"]
+    with paced_process.paced_process(20, 5) as url:
+        pace = ["--max-concurrency", "2", "--processes", str(processes), "--output-file", str(file)]
+        with start(url, *many, *pace) as run:
+            deadline_s, served = time.monotonic() + 30, 0
+            while served < 6 and time.monotonic() < deadline_s:
+                served += len(paced_process.truths(url))
+                time.sleep(0.1)
+            run.send_signal(number)
+            printed = run.communicate(timeout=20)[0]
+    assert run.returncode == 128 + number
+    (line,) = map(json.loads, file.read_text().splitlines())
+    assert line["status"] == "invalid" and line["reason"].startswith("interrupted when ")
+    assert 4 <= line["completed"] < 400 and line["failed"] <= 2
+    assert line["mean_ttft_ms"] > 15
+    assert "interrupted" in printed
+
+
+def test_no_process_outlives_a_killed_parent(tmp_path):
+    many = ["--model", "m", "--num-prompts", "4", "--random-input-len", "4", "--random-output-len", "5"]
+    with paced_process.paced_process(60_000, 5) as url:
+        with start(url, *many, "--max-concurrency", "4", "--processes", "2") as run:
+            deadline_s = time.monotonic() + 30
+            while not paced_process.truths(url) and time.monotonic() < deadline_s:
+                time.sleep(0.1)
+            children = children_of(run.pid)
+            run.kill()
+        assert len(children) >= 2
+        while any(map(alive, children)) and time.monotonic() < deadline_s:
+            time.sleep(0.1)
+    assert not [pid for pid in children if alive(pid)]
+
+
+def children_of(pid):
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

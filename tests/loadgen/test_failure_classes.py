@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 
+import paced_process
 import pytest
 
 from harness.loadgen.bodies import request_body
@@ -142,3 +143,17 @@ def test_servers_that_do_not_speak_http(paced, answer, kind):
     result = asyncio.run(point())
     assert [r.error for r in result.requests] == [kind]
     assert result.status is Status.FAILED
+
+
+def test_done_ends_a_request_however_long_the_connection_stays_open():
+    """`[DONE]` without the response's end: no worker waits a second for it, and no duration has it."""
+    with paced_process.paced_process(20, 5) as base_url:
+        asked = paced_process.prompts(12, 5, "completions")
+        began_s = time.perf_counter()
+        records, _, _ = paced_process.run(
+            f"{base_url}/done_and_hang", asked, endpoint="completions", concurrency=1, load=paced_process.limits()
+        )
+        took_s = time.perf_counter() - began_s
+    assert [record.error for record in records.values()] == [None] * 12
+    assert max(record.end_s - record.chunk_times_s[-1] for record in records.values()) < 0.2
+    assert took_s < 6  # a second each was 12

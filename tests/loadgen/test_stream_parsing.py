@@ -27,7 +27,7 @@ def test_events_do_not_depend_on_how_the_network_cut_them(cuts):
     for event in found:  # stamped by the piece that brought the end of its last data line
         last_line = event.data.split(b"\n")[-1]
         end = BODY.index(last_line) + len(last_line)
-        end += 2 if event.name else 1
+        end += 1
         assert event.time_s == min(edge for edge in edges if edge >= end)
 
 
@@ -174,9 +174,16 @@ def test_chat_deltas_with_role_and_reasoning():
         (read(GOOD[0], chunk("b", 2, "abort")), "stream_error"),
         (read(GOOD[0], end=b""), "early_stop"),
         (read(end=b""), "early_stop"),
-        (read(GOOD[0]), "wrong_length"),
+        (read(GOOD[0]), "early_stop"),
+        (read(end=b"data: [DONE]\n\n"), "early_stop"),
+        (read(chunk("a")), "early_stop"),
+        (read(chunk("a", 1, "length")), "wrong_length"),
         (read(*GOOD, chunk("c", 3)), "wrong_length"),
-        (read(chunk("a"), chunk("b")), "malformed"),
+        (read(chunk("a"), chunk("b", finish="length")), "malformed"),
+        (read(chunk("a", 10**30), GOOD[1]), "malformed"),
+        (read(GOOD[0], end=b'data: {"choices": [], "usage": {"completion_tokens": 1e400}}\n\n'), "malformed"),
+        (read(chunk("a", -1)), "malformed"),
+        (read(chunk("a", 1.5)), "malformed"),
         (read(end=b"data: {'a'\n\n"), "malformed"),
         (read(end=b"data: [1]\n\n"), "malformed"),
         (read({"choices": [None]}), "malformed"),
@@ -193,6 +200,25 @@ def test_failure_classes(reading, kind):
     assert problem[1]
 
 
+def test_a_null_count_is_no_count():
+    null = {"usage": {"prompt_tokens": None, "completion_tokens": None}}
+    assert read(chunk("a") | null, chunk("b", finish="length"), chunk(count=2)).judge(2, exact=True) is None
+    reading = read(chunk("a") | null, chunk("b", finish="length") | null)
+    assert reading.judge(2, exact=True) == ("malformed", "no usage in the stream, so its tokens cannot be counted")
+    huge = read(chunk("a", 10**30)).judge(2, exact=True)[1]
+    assert "completion_tokens is 1" in huge and "no number of tokens" in huge
+
+
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@given(cuts=st.sets(st.integers(1, 120)))
+def test_lines_may_end_as_the_standard_says(bom, end, cuts):
+    body = bom + BODY.replace(b"\r\n", b"\n").replace(b"\n", end)
+    edges = [0, *sorted(cut for cut in cuts if cut < len(body)), len(body)]
+    pieces = [(float(stop), body[start:stop]) for start, stop in pairwise(edges)]
+    assert [event.data for event in events(pieces)] == DATA
+
+
 def test_fewer_tokens_are_right_when_eos_may_stop():
     assert read(chunk("a", 1, "stop")).judge(2, exact=False, broken=None) is None
     assert read(chunk("abc", 3, "stop")).judge(2, exact=False, broken=None)[0] == "wrong_length"
@@ -202,3 +228,37 @@ def test_a_break_matters_only_before_the_end():
     assert read(*GOOD).judge(2, exact=True, broken="reset") is None
     assert read(*GOOD, end=b"").judge(2, exact=True, broken="reset") == ("early_stop", "reset")
     assert read(*GOOD, end=b"").judge(2, exact=True, broken=None) is None  # finish reason, orderly end
+
+
+WHOLE = [
+    chunk("a", 1),
+    chunk('}\n\ndata: {"x', 2),
+    chunk("é🙂\\", 3),
+    chunk("b"),
+    chunk("", 4, "length"),
+    {"error": {"message": "boom"}},
+    {"choices": []},
+    chunk("c", 10**30),
+]
+RAW = [b"data: {]}\n\n", b'data: {"a":[{}\n\n', b"data: {}]}\n\n", b"data: {},{}\n\n", b"data: [DONE]\n\n", b": x\n\n"]
+PIECE = st.one_of(st.sampled_from([b"data: " + json.dumps(p).encode() + b"\n\n" for p in WHOLE]), st.sampled_from(RAW))
+
+
+@given(st.lists(PIECE, max_size=12))
+def test_events_parsed_together_say_what_each_would(pieces):
+    together, alone = StreamReading(), StreamReading()
+    times_s = [float(number) for number in range(len(pieces))]
+    if not together.add_whole(times_s, pieces):
+        for event in events(zip(times_s, pieces, strict=True)):
+            together.add(event)
+    for event in events(zip(times_s, pieces, strict=True)):
+        alone.add(event)
+    assert together == alone
+
+
+def test_usual_events_are_parsed_together():
+    pieces = [b"data: " + json.dumps(chunk("x", n)).encode() + b"\n\n" for n in range(1, 20)]
+    reading = StreamReading()
+    assert reading.add_whole([1.0] * 19, pieces)
+    assert (reading.text, reading.completion_tokens) == ("x" * 19, 19)
+    assert not reading.add_whole([1.0], [b"data: {}\r\n\r\n"])

@@ -69,10 +69,21 @@ def test_the_attention_kernel() -> None:
 
 
 def test_the_link_of_gh200() -> None:
-    """29 us at a batch of 16 (figure 7): 13.4% of 2048 records, each by its own worker."""
+    """29 us at a batch of 16 (figure 7): 13.4% of 2048 records, by a worker for each request, all over one link."""
     rate = float(str(_costs("gh200")["worker_rate"]["value"]))
-    record = Footprint(_cells("fig1")["hisparse_sync"]).record_bytes
-    assert 0.134 * 2048 * record / rate == pytest.approx(29e-6, rel=0.01)
+    bytes_each = 0.134 * 2048 * Footprint(_cells("fig1")["hisparse_sync"]).record_bytes
+    assert bytes_each / rate + 16 * bytes_each / 450e9 == pytest.approx(29e-6, rel=0.01)
+
+
+@pytest.mark.parametrize(("input_len", "concurrencies"), [(32768, (4, 8, 64, 256)), (204800, (1,))])
+def test_the_steps_and_prompts_of_gh200(input_len: int, concurrencies: tuple[int, ...]) -> None:
+    """Full KV's peaks in figure 5 at two lengths, which fixed a step's and a prompt's costs together."""
+    cells = [cell for cell in load_cells(["experiment=fig5"]) if cell.platform.name == "gh200"]
+    (config,) = [c for c in cells if c.workload.input_len == input_len and not c.offload.system.offloads]
+    rows = published.rows("fig5")
+    row = rows[(rows["platform"] == "1xGH200") & (rows["system"] == "full_kv") & (rows["input_len"] == str(input_len))]
+    peak = max(float(simulate_point(config, c, c)[1]["output_throughput"] or 0) for c in concurrencies)
+    assert peak == pytest.approx(float(row["value"].iloc[0]), rel=0.015)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.config import load_cells
-from harness.loadgen.metrics import measure
+from harness.loadgen.metrics import Rules, measure
 from harness.records import RequestRecord
 from harness.schema import AdmissionRule, Config, Prefetch
 from harness.simulation.costs import StepCosts
@@ -139,8 +139,9 @@ def test_every_admission_rule_ends_every_request(asked: list[Asked], rule: Admis
 
 def test_measures_are_the_load_generators() -> None:
     requests, measures, _ = simulate_point(CELLS["hisparse_sync"], 8, 16)
-    assert measures == measure(requests)
+    assert measures == measure(requests, Rules(concurrency=8, devices=8))
     assert measures["total_output_tokens"] == 16 * 8192
+    assert measures["output_throughput_per_device"] == pytest.approx(float(measures["output_throughput"] or 0) / 8)
 
 
 def test_speculative_prefetch_gains_nothing() -> None:

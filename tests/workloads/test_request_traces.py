@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from harness.schema import WorkloadConfig, WorkloadKind
 from workloads import make_source
+from workloads.conversations import Conversations
+from workloads.longbench import LongBench
 from workloads.request_traces import read_trace
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -140,3 +143,27 @@ def test_the_real_azure_trace():
     assert [p.output_len for p in prompts] == [int(r["GeneratedTokens"]) for r in rows[:500]]
     minutes, seconds = (float(rows[499]["TIMESTAMP"][i:j]) for i, j in ((14, 16), (17, 27)))
     assert prompts[499].arrival_s == pytest.approx((minutes - 17) * 60 + seconds - 3.97996, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [AZURE, MOONCAKE, WorkloadKind.sharegpt, WorkloadKind.longbench_v2])
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe\x81" * 50, b"", b"[]", b"{}", b"\0\0\n", b"[" * 100_000, b"[" + b"1" * 5000]
+)
+def test_a_file_of_another_kind_is_named(tmp_path, kind, content):
+    path = tmp_path / "given"
+    path.write_bytes(content)
+    limits = {"input_len": 9, "output_len": 9, "max_input_len": 9, "max_output_len": 9}
+    workload = WorkloadConfig(kind=kind, name="w", files=[str(path)], **limits)
+    reader = {
+        WorkloadKind.sharegpt: partial(Conversations, workload, encoder=None),
+        WorkloadKind.longbench_v2: partial(LongBench, workload, encoder=None),
+    }.get(kind, partial(make_source, workload, vocab_size=100, tokenizer_file=None))
+    with pytest.raises(ValueError, match="given") as caught:
+        reader()
+    assert "\n" not in str(caught.value)
+
+
+def test_numbers_beyond_any_request_are_refused(tmp_path):
+    for row in ((10**400, 5, 5, [1]), (0, 10**30, 5, [1]), (0, 5, 10**30, [1])):
+        with pytest.raises(ValueError, match="m.jsonl line 1"):
+            read_trace(mooncake(tmp_path, row), MOONCAKE)

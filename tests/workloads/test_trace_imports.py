@@ -14,6 +14,7 @@ from workloads.traces import Trace
 from workloads.traces.importers import import_dsa_jsonl, import_sglang
 
 LAYERS, K = 3, 5
+INFO = {"prompt_tokens": 3, "completion_tokens": 4, "indexer_topk": "AAAA"}
 
 
 def rows(tokens: int, seed: int = 0) -> np.ndarray:
@@ -27,9 +28,9 @@ def rows(tokens: int, seed: int = 0) -> np.ndarray:
     return out
 
 
-def response(selections: np.ndarray, prompt_tokens: int, start: int = 0) -> dict[str, Any]:
-    """With the rows from position `start` on; the text has one token more than the last row's position."""
-    completion = start + len(selections) + 1 - prompt_tokens
+def response(selections: np.ndarray, prompt_tokens: int, more: int = 0) -> dict[str, Any]:
+    """The text has one token more than the last row's position, and `more`, which a response has not."""
+    completion = len(selections) + 1 - prompt_tokens + more
     encoded = base64.b64encode(selections.astype("<i4").tobytes()).decode()
     info = {"id": "x", "prompt_tokens": prompt_tokens, "completion_tokens": completion, "indexer_topk": encoded}
     return {"text": "…", "meta_info": info}
@@ -66,23 +67,43 @@ def test_sglang_with_the_prompts_selections(tmp_path: Path) -> None:
     assert trace.stream(0, 0).context_lens.tolist() == list(range(1, 31))
 
 
-def test_sglang_rows_may_begin_late(tmp_path: Path) -> None:
-    for start in (5, 20, 24):
-        trace = from_sglang(tmp_path, json.dumps(response(rows(30)[start:], 20, start)))
-        assert trace.stream(0, 1).context_lens.tolist() == list(range(max(20, start) + 1, 31))
-        assert (np.sort(trace.stream(0, 1).selections) == np.sort(rows(30)[max(20, start) :, 1])).all()
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"num_layers": 1}, "90 rows of 1 layers x k=5, its text 30 positions"),
+        ({"num_layers": 6}, "15 rows of 6 layers x k=5, its text 30 positions"),
+        ({"num_layers": 1, "top_k": 15}, "response 0, layer 0, context 21: position .* is selected twice"),
+    ],
+)
+def test_sglang_refuses_another_models_shape(tmp_path: Path, shape: dict[str, int], message: str) -> None:
+    """Of the same bytes a row, and of others."""
+    with pytest.raises(ValueError, match=f"r.json.*{message}.*--layers and --top-k"):
+        from_sglang(tmp_path, json.dumps(response(rows(30), 20)), **shape)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["r.json"]
+
+
+def test_sglang_refuses_halves_of_selections(tmp_path: Path) -> None:
+    """Two layers of 40 positions read as four of 20: every row is a selection, but neighbours never meet."""
+    rng = np.random.default_rng(0)
+    selections = np.array([[rng.permutation(100)[:40] for _ in range(2)] for _ in range(130)], np.int32)
+    content = json.dumps(response(selections, 100))
+    assert from_sglang(tmp_path, content, num_layers=2, top_k=40).header.num_layers == 2
+    with pytest.raises(ValueError, match="layers 0 and 1 share no position in 30 steps"):
+        from_sglang(tmp_path, content, num_layers=4, top_k=20)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("not json", "line 1 is neither JSON nor JSONL"),
-        ("[{}]", "response 0 has no meta_info.indexer_topk.*--enable-return-indexer-topk"),
-        ('{"meta_info": {"prompt_tokens": 3, "indexer_topk": null}}', "has no meta_info.indexer_topk"),
-        ('{"meta_info": {"prompt_tokens": 3, "indexer_topk": "%%"}}', "not base64"),
-        ('{"meta_info": {"prompt_tokens": 3, "indexer_topk": "AAAA"}}', "3 bytes, no multiple of 3 layers x k=5"),
+        ("[{}]", "response 0 has no meta_info with indexer_topk.*--enable-return-indexer-topk"),
+        (json.dumps({"meta_info": INFO | {"indexer_topk": None}}), "has no meta_info with indexer_topk"),
+        (json.dumps({"meta_info": INFO | {"indexer_topk": "%%"}}), "not base64"),
+        (json.dumps({"meta_info": INFO | {"prompt_tokens": 3.5}}), "prompt_tokens is 3.5, no number of tokens"),
+        (json.dumps({"meta_info": INFO | {"completion_tokens": True}}), "completion_tokens is True, no number"),
+        (json.dumps({"meta_info": INFO}), "3 bytes, no multiple of 3 layers x k=5"),
         (json.dumps(response(rows(9), 9)), "9 rows.*prompt tokens"),
-        (json.dumps(response(rows(30), 20, -4)), "30 rows, 4 more than its text has positions"),
+        (json.dumps(response(rows(30), 20, 4)), "30 rows of 3 layers x k=5, its text 34 positions"),
         (json.dumps(response(rows(30) + 40_000, 20)), "must hold positions, not cache slots"),
     ],
 )
@@ -140,6 +161,20 @@ def test_dsa_refusals(tmp_path: Path) -> None:
         from_dsa(tmp_path, [lines[0], {**lines[1], "layer_id": None}])
     with pytest.raises(ValueError, match="line 1: .*position 99 is outside a context of 13"):
         from_dsa(tmp_path, [{**lines[0], "selected_token_pos": [99]}])
+    for change, message in (
+        ({"selected_token_pos": [3, 1, 3]}, "has position 3 twice"),
+        ({"selected_token_pos": [3, 1.0]}, r"selected_token_pos\[1\] is 1.0, no whole number"),
+        ({"selected_token_pos": [True]}, r"selected_token_pos\[0\] is True, no whole number"),
+        ({"selected_token_pos": [-2]}, "position -2 is outside a context"),
+        ({"selected_token_pos": [1 << 40]}, "line 1: "),
+        ({"layer_id": -1}, "layer_id is -1; it must be at least 0"),
+        ({"layer_id": True}, "layer_id is True"),
+        ({"request_id": False}, "request_id is False"),
+        ({"seq_len_current": 12.0}, "seq_len_current is 12.0"),
+        ({"seq_len_current": 0}, "seq_len_current is 0; it must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=f"t.jsonl, line 1: .*{message}" if "line" not in message else message):
+            from_dsa(tmp_path, [{**lines[0], **change}])
     with pytest.raises(ValueError, match="no line with selected_token_pos"):
         from_dsa(tmp_path, [{"event": "end"}])
     (tmp_path / "t.jsonl").write_text('{"event"\n')

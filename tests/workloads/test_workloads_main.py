@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from workloads.__main__ import main
+from workloads.__main__ import _reuse, main
 from workloads.replay import ReplayConfig, replay
 from workloads.traces import Trace
 from workloads.traces.shipped import find_trace
@@ -87,3 +87,46 @@ def test_refusals(command: list[str], message: str, capsys: pytest.CaptureFixtur
     assert main(command) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ") and message in said and said.count("\n") == 1
+
+
+NO_FILES = {
+    "bytes": b"\xff\xfe\x00\x81" * 50,
+    "empty": b"",
+    "list": b"[]",
+    "object": b"{}",
+    "deep": b"[" * 100_000,
+    "layer": b'{"request_id": 1, "layer_id": 99999999999, "seq_len_current": 3, "selected_token_pos": [1]}',
+    "positions": b'{"request_id": 1, "layer_id": 0, "seq_len_current": 3, "selected_token_pos": [null]}',
+    "counts": b'{"meta_info": {"indexer_topk": "AAAA", "prompt_tokens": 1, "completion_tokens": []}}',
+}
+
+
+@pytest.mark.parametrize("content", list(NO_FILES))
+@pytest.mark.parametrize("kind", ["sglang", "dsa"])
+def test_a_file_of_another_kind_is_refused_by_name(tmp_path, capsys, kind, content):
+    file, out = tmp_path / "given", tmp_path / "out"
+    file.write_bytes(NO_FILES[content])
+    shape = ["--layers", "2", "--top-k", "2"] if kind == "sglang" else []
+    assert main(["import", kind, str(file), "--model", "m", "--out", str(out), *shape]) == 2
+    error = capsys.readouterr().err
+    assert str(file) in error and error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    "command", [["generate", "glm51_longbench", "--layers", "1"], ["cut", "shipped:smollm2_quest", "--every", "9"]]
+)
+def test_a_place_that_cannot_be_written_is_refused_by_name(tmp_path, capsys, command):
+    out = tmp_path / "none" / "x.trace"
+    assert main([*command, "--out", str(out)]) == 2
+    assert capsys.readouterr().err == f"error: {out}: cannot be written (No such file or directory)\n"
+
+
+def test_reuse_is_what_staging_keeps() -> None:
+    """One number for adjacent-step reuse, wherever it is printed."""
+    trace = Trace(find_trace("shipped:smollm2_quest"))
+    (result,) = replay([trace.blocks(0, 3)], [ReplayConfig("staging", trace.header.top_k)])
+    stream = trace.stream(0, 3)
+    found = _reuse(stream.selections, stream.context_lens)
+    assert len(found) == len(result.per_step()) - 1
+    assert found == pytest.approx(1 - result.per_step()[1:])

@@ -2,7 +2,7 @@
 
 from workloads.replay.lane import Lane
 from workloads.replay.policies import MAX_CACHE_SLOTS, POLICIES, ReplayConfig
-from workloads.replay.run import Block, ReplayResult, Stream, replay, replay_stream
+from workloads.replay.run import Block, ReplayResult, Stream, replay, replay_stream, step_rates
 
 __all__ = [
     "MAX_CACHE_SLOTS",
@@ -14,4 +14,5 @@ __all__ = [
     "Stream",
     "replay",
     "replay_stream",
+    "step_rates",
 ]

@@ -1,11 +1,12 @@
 """Speed of the replay, beside libcachesim on the same stream: python -m workloads.replay.bench [--figure6]
 
 Selections per second of one thread, in CPU seconds so that other work on the machine weighs little; then of all cores
-in wall seconds, as replay spreads its streams over them, which needs an idle machine. libcachesim
-(PyPI) is installed into build/libcachesim and reads the stream as a memory-mapped trace in its own process; it is
-the judge of speed only where a policy means the same. It works request by request: it may evict what the step has
-yet to select, where ours keeps a step's whole selection; its miss rates stand beside ours. --figure6 adds the replay
-of figure 6: seven caches, 78 layers, 1000 steps, k=2048. One JSON line comes last.
+in wall seconds, as replay spreads its streams over them, which needs an idle machine. Medians of rounds in which all
+take turns. libcachesim (PyPI), which has one thread, is installed into build/libcachesim and reads the same accesses
+as a memory-mapped trace in its own process, by its C++ loop, with hash tables of several sizes, of which the fastest
+counts for each policy. It is the judge of speed only where a policy means the same. It works request by request: it may
+evict what the step has yet to select, where ours keeps a step's whole selection; its miss rates stand beside ours.
+--figure6 adds the replay of figure 6: seven caches, 78 layers, 1000 steps, k=2048. One JSON line comes last.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -50,17 +52,16 @@ RIVAL_SCRIPT = """
 import json, sys, time, libcachesim as l
 out = {}
 for name in sys.argv[3:]:
-    best = None
-    for _ in range(3):
+    out[name] = {}
+    for power in POWERS:
         reader = l.TraceReader(sys.argv[1], l.TraceType.ORACLE_GENERAL_TRACE)
-        cache = getattr(l, name)(int(sys.argv[2]), hashpower=16)
+        cache = getattr(l, name)(int(sys.argv[2]), hashpower=power)
         begin = time.process_time()
         miss = cache.process_trace(reader)[0]
-        spent = time.process_time() - begin
-        best = spent if best is None else min(best, spent)
-    out[name] = [best, miss]
+        out[name][power] = [time.process_time() - begin, miss]
 print(json.dumps(out))
 """
+RIVAL_POWERS = (1, 2, 4)  # its hash table has 2 to the power of this many buckets a slot
 
 
 def stream(steps: int) -> Block:
@@ -72,44 +73,44 @@ def stream(steps: int) -> Block:
     return np.concatenate(positions), np.concatenate(seq_lens)
 
 
-def measure(block: Block, policy: str, slots: int, rounds: int = 3) -> tuple[float, float]:
-    """CPU seconds of one replay by one thread (the best of `rounds`), and the miss rate."""
-    best, rate = float("inf"), 0.0
-    for _ in range(rounds):
-        lane = Lane(ReplayConfig(policy, slots, tail=False))
-        begin = time.thread_time()
-        parts = [lane.feed(*block), lane.finish()]
-        best = min(best, time.thread_time() - begin)
-        selected, misses = (np.concatenate([part[i] for part in parts]) for i in range(2))
-        rate = misses.sum() / selected.sum()
-    return best, rate
+def measure(block: Block, policy: str, slots: int) -> tuple[float, float]:
+    """CPU seconds of one replay by one thread, and the miss rate."""
+    lane = Lane(ReplayConfig(policy, slots, tail=False))
+    begin = time.thread_time()
+    parts = [lane.feed(*block), lane.finish()]
+    seconds = time.thread_time() - begin
+    selected, misses = (np.concatenate([part[i] for part in parts]) for i in range(2))
+    return seconds, misses.sum() / selected.sum()
 
 
-def measure_all_cores(block: Block, policy: str, slots: int, rounds: int = 3) -> float:
-    """Wall seconds of four streams per CPU, by replay's threads; the best of `rounds`, per stream."""
+def measure_all_cores(block: Block, policy: str, slots: int) -> float:
+    """Wall seconds of four streams per CPU, by replay's threads, per stream."""
     cpus = len(os.sched_getaffinity(0))
-    best = float("inf")
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        replay(([block] for _ in range(4 * cpus)), [ReplayConfig(policy, slots, tail=False)])
-        best = min(best, time.perf_counter() - begin)
-    return best / (4 * cpus)
+    begin = time.perf_counter()
+    replay(([block] for _ in range(4 * cpus)), [ReplayConfig(policy, slots, tail=False)])
+    return (time.perf_counter() - begin) / (4 * cpus)
 
 
-def measure_rival(positions: Int32Array, slots: int) -> dict[str, list[float]]:
-    """CPU seconds and miss rate of libcachesim by class name; empty if it cannot be installed."""
-    home = ROOT / "build" / "libcachesim"
-    python = home / "bin" / "python"
-    if not python.exists():
-        venv.create(home, with_pip=True)
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", RIVAL]
-    if subprocess.run(pip, check=False).returncode:
-        return {}
-    trace = home / "stream.oracleGeneral"
-    _write_trace(positions.ravel(), positions.shape[1], trace)
-    command = [str(python), "-c", RIVAL_SCRIPT, str(trace), str(slots), *RIVAL_NAMES.values()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+class Rival:
+    """libcachesim in a virtual environment of its own, with the stream as a trace."""
+
+    def __init__(self, positions: Int32Array, slots: int):
+        home = ROOT / "build" / "libcachesim"
+        self._python = home / "bin" / "python"
+        if not self._python.exists():
+            venv.create(home, with_pip=True)
+        pip = [str(self._python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", RIVAL]
+        self.there = subprocess.run(pip, check=False).returncode == 0
+        self._trace, self._slots = home / "stream.oracleGeneral", slots
+        _write_trace(positions.ravel(), positions.shape[1], self._trace)
+
+    def measure(self) -> dict[str, dict[str, list[float]]]:
+        """CPU seconds and miss rate by class name and the logarithm of the table's buckets."""
+        powers = [(self._slots - 1).bit_length() + more for more in RIVAL_POWERS]
+        script = RIVAL_SCRIPT.replace("POWERS", repr(powers))
+        command = [str(self._python), "-c", script, str(self._trace), str(self._slots), *RIVAL_NAMES.values()]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return json.loads(done.stdout.splitlines()[-1])
 
 
 def _write_trace(ids: Int32Array, k: int, path: Path) -> None:
@@ -141,38 +142,56 @@ def figure6(steps: int, layers: int) -> dict[str, Any]:
     return {"selections": total, **seconds, "selections_per_s": total / wall, "miss_rates": rates}
 
 
+def compare(block: Block, slots: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Every policy's rates, and libcachesim's at its fastest table: a JSON row each."""
+    rival = Rival(block[0], slots)
+    theirs, ours = [], []
+    for _ in range(rounds):
+        theirs += [rival.measure()] if rival.there else []
+        ours.append({p: (*measure(block, p, slots), measure_all_cores(block, p, slots)) for p in POLICIES})
+    count = block[0].size
+    for policy in POLICIES:
+        thread, rate, cores = (median(one[policy][i] for one in ours) for i in range(3))
+        row: dict[str, Any] = {"policy": policy, "miss_rate": rate}
+        row |= {"selections_per_s": count / thread, "selections_per_s_all_cores": count / cores}
+        if policy in RIVAL_NAMES and theirs:
+            name = RIVAL_NAMES[policy]
+            by_table = {power: median(one[name][power][0] for one in theirs) for power in theirs[0][name]}
+            power = min(by_table, key=lambda table: by_table[table])
+            row |= {"libcachesim_per_s": count / by_table[power], "libcachesim_miss_rate": theirs[0][name][power][1]}
+            row |= {"libcachesim_hashpower": int(power)}
+            row |= {"ratio": by_table[power] / thread, "ratio_all_cores": by_table[power] / cores}
+        yield row
+
+
+def show(row: dict[str, Any]) -> str:
+    """A line of the table."""
+    thread, cores = (row[key] / 1e6 for key in ("selections_per_s", "selections_per_s_all_cores"))
+    text = f"{row['policy']:>12} {thread:10.1f} {cores:11.1f}"
+    if "ratio" not in row:
+        return text + f" {'-':>7} {'-':>6} {'-':>6} {row['miss_rate']:7.4f} {'-':>7}"
+    text += f" {row['libcachesim_per_s'] / 1e6:7.1f} {row['ratio']:6.1f} {row['ratio_all_cores']:6.1f}"
+    return text + f" {row['miss_rate']:7.4f} {row['libcachesim_miss_rate']:7.4f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--slots", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--figure6", action="store_true", help="replay all of figure 6 as well (a minute)")
     parser.add_argument("--layers", type=int, default=78, help="of figure 6")
     args = parser.parse_args()
-    block = stream(args.steps)
-    count = block[0].size
-    rival = measure_rival(block[0], args.slots)
-    rows = []
     print(f"{'':>12} {'M selections/s':^22} {'libca-':>7} {'ratio':^13} {'misses':^15}")
     print(f"{'policy':>12} {'a thread':>10} {'all cores':>11} {'chesim':>7}", end=" ")
     print(f"{'thread':>6} {'cores':>6} {'ours':>7} {'its':>7}")
-    for policy in POLICIES:
-        seconds, rate = measure(block, policy, args.slots)
-        wall = measure_all_cores(block, policy, args.slots)
-        row: dict[str, Any] = {"policy": policy, "miss_rate": rate}
-        row |= {"selections_per_s": count / seconds, "selections_per_s_all_cores": count / wall}
-        text = f"{policy:>12} {count / seconds / 1e6:10.1f} {count / wall / 1e6:11.1f}"
-        if policy in RIVAL_NAMES and rival:
-            theirs, their_rate = rival[RIVAL_NAMES[policy]]
-            row |= {"libcachesim_per_s": count / theirs, "libcachesim_miss_rate": their_rate}
-            row |= {"ratio": theirs / seconds, "ratio_all_cores": theirs / wall}
-            text += f" {count / theirs / 1e6:7.1f} {theirs / seconds:6.1f} {theirs / wall:6.1f}"
-            text += f" {rate:7.4f} {their_rate:7.4f}"
-        else:
-            text += f" {'-':>7} {'-':>6} {'-':>6} {rate:7.4f} {'-':>7}"
-        print(text, flush=True)
+    rows = []
+    for row in compare(stream(args.steps), args.slots, args.rounds):
+        print(show(row), flush=True)
         rows.append(row)
     whole = figure6(1000, args.layers) if args.figure6 else None
     setting = {"steps": args.steps, "cache_slots": args.slots, "top_k": 2048, "python": sys.version.split()[0]}
+    setting |= {"rounds": args.rounds, "cpus": len(os.sched_getaffinity(0))}
     print(json.dumps({"bench": "replay", "setting": setting, "rows": rows, "figure6": whole}))
 
 

@@ -13,11 +13,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from workloads.replay.lane import Int32Array, Lane
 from workloads.replay.policies import ReplayConfig
 
 Block = tuple[Int32Array, Int32Array]  # positions [rows, k], seq_lens [rows]; see Lane.feed
+Floats = NDArray[np.float64]
 Stream = Iterable[Block]  # the blocks of one (request, layer) sequence
 
 
@@ -38,14 +40,20 @@ class ReplayResult:
         """The mean over sequences and rows of the share of a row's selection that misses, as a fraction."""
         return float(np.mean(np.concatenate([_rates(*pair) for pair in zip(self.misses, self.selected, strict=True)])))
 
-    def per_step(self) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        """float64 [rows]: the miss rate of each row, averaged over the sequences, as far as all of them reach."""
+    def per_step(self) -> Floats:
+        """float64 [steps]: the miss rate of each step, averaged over the sequences, as far as all of them reach."""
         rows = min(len(m) for m in self.misses)
         pairs = zip(self.misses, self.selected, strict=True)
-        return np.mean([_rates(m[:rows], s[:rows]) for m, s in pairs], axis=0)
+        return np.mean([step_rates(s[:rows], m[:rows], self.config.tokens) for m, s in pairs], axis=0)
 
 
-def _rates(misses: Int32Array, selected: Int32Array) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def step_rates(selected: Int32Array, misses: Int32Array, tokens: int) -> Floats:
+    """float64 [rows / tokens]: the miss rate of each step, all its tokens together, of one sequence."""
+    shape = (-1, tokens)
+    return _rates(misses.reshape(shape).sum(axis=1), selected.reshape(shape).sum(axis=1))
+
+
+def _rates(misses: NDArray[np.integer], selected: NDArray[np.integer]) -> Floats:
     return misses / np.maximum(selected, 1)
 
 

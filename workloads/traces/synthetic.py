@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.schema import LocalityConfig
+from harness.schema import LocalityConfig, WorkloadConfig
 from workloads.prompt import point_rng
 
 Int32 = NDArray[np.int32]
@@ -68,6 +68,12 @@ class SyntheticStream:
     ) -> None:
         self._locality, self._prompt_len, self._steps, self._top_k = locality, prompt_len, steps, top_k
         self._key = ("synthetic", seed, request, layer)
+
+    @classmethod
+    def of(cls, work: WorkloadConfig, top_k: int, request: int, layer: int) -> SyntheticStream:
+        """One sequence of a workload `synthetic_selections`."""
+        lengths = {"prompt_len": work.input_len, "steps": work.output_len}
+        return cls(work.locality, **lengths, top_k=top_k, seed=work.seed, request=request, layer=layer)
 
     def __iter__(self) -> Iterator[tuple[Int32, Int32]]:
         state, motion = self._initial(), _motion(self._locality)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workloads.traces.coding import encode
-from workloads.traces.layout import CHUNK_STEPS, END, END_MAGIC, INDEX, MAGIC, START, VERSION, TraceHeader
+from workloads.traces.layout import CHUNK_STEPS, END, END_MAGIC, INDEX, MAGIC, START, VERSION, TraceError, TraceHeader
 
 Int32 = NDArray[np.int32]
 _Key = tuple[int, int]
@@ -30,7 +30,10 @@ class TraceWriter:
         self._path = Path(path)
         self._partial = self._path.with_name(f".{self._path.name}.partial")
         self._header = header
-        self._file = self._partial.open("wb")
+        try:
+            self._file = self._partial.open("wb")
+        except OSError as error:
+            raise TraceError(f"{self._path}: cannot be written ({error.strerror})") from error
         self._file.write(START.pack(MAGIC, VERSION, 0))
         self._index: list[tuple[int, ...]] = []
         self._pending: dict[_Key, list[tuple[Int32, int]]] = {}

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Usage = Literal["continuous", "final", "zeros", "none"]
-Failure = Literal["error_event", "error_object", "abort", "close", "reset", "hang", "pings", "not_json", "not_sse"]
+Failure = Literal[
+    "error_event", "error_object", "abort", "close", "reset", "hang", "pings", "not_json", "not_sse", "huge_count"
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,9 +29,11 @@ class Scenario:
     held_text: float = 0.0  # the text of this share of the tokens comes with the next one
     held_events: bool = False  # and their events do not come at all
     odd_text: bool = False  # texts that look like the protocol
-    end: Literal["", "no_done", "nothing", "hang"] = ""
+    end: Literal["", "no_done", "done_only", "nothing", "hang"] = ""
     finish_reason: str = "length"
-    framing: Literal["chunked", "close", "crlf"] = "chunked"  # close: until the connection ends; crlf: lines
+    framing: Literal["chunked", "close"] = "chunked"  # close: until the connection ends
+    line_end: Literal["\n", "\r\n", "\r"] = "\n"
+    bom: bool = False  # a byte order mark before the first event
     interim: bool = False  # a 103 before the response
     hang_up: bool = False  # closes each connection after its response, without saying so
     extra_tokens: int = 0
@@ -57,7 +61,9 @@ SCENARIOS: dict[str, Scenario] = {
     "speculative": Scenario(pattern=(1, 3, 2, 4)),
     "bundled": Scenario(bundle=3),
     "split_events": Scenario(split_s=0.003),
-    "crlf": Scenario(framing="crlf"),
+    "crlf": Scenario(line_end="\r\n"),
+    "cr": Scenario(line_end="\r"),
+    "byte_order_mark": Scenario(bom=True, opening="comment"),
     "until_close": Scenario(framing="close"),
     "hang_up": Scenario(hang_up=True),
     "interim": Scenario(interim=True),
@@ -95,6 +101,8 @@ SCENARIOS: dict[str, Scenario] = {
     "closed": Scenario(fail_at=3, failure="close", expect="early_stop"),
     "closed_at_once": Scenario(fail_at=0, failure="close", expect="early_stop"),
     "reset": Scenario(fail_at=3, failure="reset", expect="early_stop"),
+    "done_midway": Scenario(end="done_only", extra_tokens=-3, usage="final", expect="early_stop"),
+    "huge_count": Scenario(fail_at=3, failure="huge_count", expect="malformed"),
     "ends_midway": Scenario(end="nothing", extra_tokens=-3, expect="early_stop"),
     "too_short": Scenario(extra_tokens=-3, expect="wrong_length"),
     "too_long": Scenario(extra_tokens=2, expect="wrong_length"),

@@ -71,7 +71,7 @@ class Script:
             self._usage = "final"
         if self._usage in ("final", "zeros") and not ask.include_usage:
             self._usage = "none"
-        self._line = b"\r\n" if scenario.framing == "crlf" else b"\n"
+        self._line = scenario.line_end.encode()
 
     def moves(self) -> Iterator[Move]:
         """In order of time."""
@@ -162,7 +162,7 @@ class Script:
 
     def _opening(self) -> bytes:
         if self._scenario.opening == "comment":
-            return b": one moment" + self._line * 2
+            return b"\xef\xbb\xbf" * self._scenario.bom + b": one moment" + self._line * 2
         if self._ask.endpoint == "chat":
             delta = {"role": "assistant", "content": ""} if self._scenario.opening == "role" else {"content": ""}
             return self._openai([{"index": 0, "delta": delta, "finish_reason": None}], None)
@@ -172,6 +172,9 @@ class Script:
         scenario = self._scenario
         if scenario.end == "nothing":
             yield Move(at_s, b"")
+            return
+        if scenario.end == "done_only":
+            yield Move(at_s, b"data: [DONE]" + self._line * 2)
             return
         last = self._chunk("", tokens, tokens, scenario.finish_reason)
         late_s = at_s + scenario.usage_late_s
@@ -191,6 +194,8 @@ class Script:
             yield Move(at_s, self._data({"object": "error", "message": "out of memory", "code": 500}) + done)
         elif failure == "abort":
             yield Move(at_s, self._abort(tokens) + done)
+        elif failure == "huge_count":
+            yield Move(at_s, self._huge_count(tokens) + done)
         elif failure == "not_json":
             yield Move(at_s, b"data: {'choices'" + self._line * 2 + done)
         elif failure == "not_sse":
@@ -201,6 +206,12 @@ class Script:
         else:
             assert failure in ("close", "reset", "hang"), failure
             yield Move(at_s, b"", end=failure)
+
+    def _huge_count(self, tokens: int) -> bytes:
+        """The usual chunk, but for a count that no integer of a table holds."""
+        name = b'"completion_tokens":'
+        counted = self._chunk("x", tokens, tokens) if self._usage == "continuous" else self._openai([], tokens)
+        return counted.replace(name + str(tokens).encode(), name + str(10**30).encode())
 
     def _abort(self, tokens: int) -> bytes:
         """A request that the server gave up: /generate says why."""

@@ -117,13 +117,7 @@ HS_INLINE void avsg_row(const Block& block, const AvsgArgs& args, const AvsgScra
   const int64_t k = a.k, num_slots = a.num_slots, row = a.rows[i];
   const int32_t* const selection = a.selection + i * k;
   int32_t* const out = a.out + i * k;
-  if (row < 0 || row >= a.num_rows) {
-    block.phase([&](int t) {
-      for (int64_t j = t; j < k; j += threads) out[j] = -1;
-      if (t == 0) a.per_row[i] = 0;
-    });
-    return;
-  }
+  if (row < 0 || row >= a.num_rows) return publish_none(block, a, i);
   int32_t* const positions = a.slot_positions + row * num_slots;
   uint8_t* const life = args.life + row * num_slots;
   int32_t* const table = args.table + (row << args.bits);

@@ -67,6 +67,14 @@ HS_INLINE int32_t find(const MatchScratch& s, int32_t position) {
   return -1;
 }
 
+// Padding: nothing is selected, nothing misses.
+HS_INLINE void publish_none(const Block& block, const MatchArgs& a, int64_t i) {
+  block.phase([&](int t) {
+    for (int64_t j = t; j < a.k; j += block.threads) a.out[i * a.k + j] = -1;
+    if (t == 0) a.per_row[i] = 0;
+  });
+}
+
 struct ProbeItems {
   int32_t slot[kItems];
   bool hit[kItems];
@@ -77,13 +85,7 @@ HS_INLINE void match_row(const Block& block, const MatchArgs& a, const MatchScra
   const int64_t k = a.k, num_slots = a.num_slots, row = a.rows[i];
   const int32_t* const selection = a.selection + i * k;
   int32_t* const out = a.out + i * k;  // holds table entries until the last phase
-  if (row < 0 || row >= a.num_rows) {
-    block.phase([&](int t) {
-      for (int64_t j = t; j < k; j += threads) out[j] = -1;
-      if (t == 0) a.per_row[i] = 0;
-    });
-    return;
-  }
+  if (row < 0 || row >= a.num_rows) return publish_none(block, a, i);
   int32_t* const positions = a.slot_positions + row * num_slots;
   int32_t* const order = a.lru_order + row * num_slots;
   const int32_t newest = a.seq_lens[i] - 1;

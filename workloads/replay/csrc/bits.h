@@ -24,6 +24,35 @@ inline void clear_bit(Word* map, int32_t position) { map[position >> 6] &= ~(Wor
 inline int64_t words_of(int64_t positions) { return (positions + 63) / 64; }
 inline Word below(int64_t position) { return (Word{1} << (position & 63)) - 1; }  // within its word
 
+#if defined(__AVX512F__) && defined(__AVX512VL__)
+// The bits of an ascending row, 16 positions at a time: those of one half word are gathered in the lane of its last
+// position, by doubling shifts that reach back into the 16 before, and written once they are; of lanes that write the
+// same place the last one counts.
+inline void mark_ascending(const uint32_t* row, int64_t n, Word* map) {
+  const __m512i one = _mm512_set1_epi32(1);
+  __m512i last_at = _mm512_set1_epi32(-1), last_bits = _mm512_setzero_si512();
+  for (int64_t j = 0; j < n; j += 16) {
+    const __mmask16 some = n - j >= 16 ? 0xffff : (1u << (n - j)) - 1;
+    const __m512i p = _mm512_maskz_loadu_epi32(some, row + j);
+    const __m512i at = _mm512_srli_epi32(p, 5);  // of the half word
+    __m512i bits = _mm512_sllv_epi32(one, _mm512_and_si512(p, _mm512_set1_epi32(31)));
+    const auto join = [&](auto back) {
+      const __mmask16 same = _mm512_cmpeq_epi32_mask(at, _mm512_alignr_epi32(at, last_at, 16 - back()));
+      bits = _mm512_mask_or_epi32(bits, same, bits, _mm512_alignr_epi32(bits, last_bits, 16 - back()));
+      return same;
+    };
+    join([] { return 1; });
+    join([] { return 2; });
+    if (join([] { return 4; })) {  // five and more in one half word
+      join([] { return 8; });
+      bits = _mm512_mask_or_epi32(bits, _mm512_cmpeq_epi32_mask(at, last_at), bits, last_bits);
+    }
+    _mm512_mask_i32scatter_epi32(map, some, at, bits, 4);
+    last_at = at;
+    last_bits = bits;
+  }
+}
+#else
 // The bits of a part of an ascending row, collected word by word: a word is written once for each of its bits and
 // never read.
 struct Run {
@@ -54,6 +83,7 @@ inline void mark_ascending(const uint32_t* row, int64_t n, Word* map) {
   for (int64_t j = together; j < third - second; ++j) b.step(j, map);
   for (int64_t j = together; j < n - third; ++j) c.step(j, map);
 }
+#endif
 
 struct Marked {
   bool ascending;   // the row as it stands, padding last

@@ -38,7 +38,7 @@ std::unique_ptr<Policy> make_policy(int64_t code, int64_t slots, int64_t tokens,
     case 7: return std::make_unique<Mapped<Clock>>(slots, options);
     case 8: return std::make_unique<Cached<Lfu>>(slots, options);
     case 9: return std::make_unique<Mapped<Slru>>(slots, options);
-    case 10: return std::make_unique<Cached<S3Fifo>>(slots, options);
+    case 10: return std::make_unique<Mapped<S3Fifo>>(slots, options);
     case 11: return std::make_unique<Mapped<Arc>>(slots, options);
     case 12: return std::make_unique<Cached<Lifetime>>(slots, options);
     case 13: return std::make_unique<KernelAvsg>(slots, options);

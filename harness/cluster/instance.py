@@ -1,0 +1,111 @@
+"""A serving instance by Ray calls: an actor on each node it spans, of which the first leads."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from harness.cluster.calls import CALL_TIMEOUT_S, answer, call, call_all, result, wait_for
+from harness.cluster.groups import Group
+from harness.instances import InstanceError, Place
+from harness.patience import Check
+from harness.records import ServerStats
+
+TRACE_TIMEOUT_S = 1000.0
+STOP_TIMEOUT_S = 15.0
+
+
+class RemoteInstance:
+    """An `instances.Instance` on one node or several; it is being started from the moment this is made."""
+
+    def __init__(self, actors: list[Any], group: Group, start_timeout_s: float):
+        self._actors, self._group = actors, group
+        self._deadline_s = time.monotonic() + start_timeout_s + CALL_TIMEOUT_S
+        self._starting: list[Any] = []
+        self._log_ends = [0] * len(actors)
+        self.url = ""
+        if len(actors) == 1:
+            self._starting = [actors[0].start.remote(Place())]
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Ids of the nodes it lies on."""
+        return tuple(node.id for node in self._group.nodes)
+
+    def wait_started(self, check: Check = lambda: None) -> str:
+        """The base URL, once it serves. Raises InstanceError when it does not start, and what `check` raises."""
+        if not self._starting:
+            self._start_together()
+        leader, waiting = self._starting[0], list(self._starting)
+        while leader in waiting:
+            for reference in wait_for(waiting, lambda: self._in_time(check)):
+                url = answer(reference, "start", CALL_TIMEOUT_S)
+                waiting.remove(reference)
+                self.url = str(url) if reference is leader else self.url
+            self._in_time(check)
+        return self.url
+
+    def check(self) -> None:
+        """Raise InstanceError where its process on any node is gone."""
+        call_all(self._actors, "check")
+
+    def flush(self) -> None:
+        call(self._actors[0], "flush")
+
+    def stats(self) -> ServerStats:
+        stats = call(self._actors[0], "stats")
+        assert isinstance(stats, ServerStats)
+        return stats
+
+    def selection_trace(self) -> bytes:
+        """The trace of the point's selections, where the config asks for one (`trace.record`)."""
+        return bytes(call(self._actors[0], "selection_trace", timeout_s=TRACE_TIMEOUT_S))
+
+    def new_log(self) -> str:
+        """What the server logged since the last call; of several nodes one after another, each under its rank."""
+        parts = []
+        for rank, actor in enumerate(self._actors):
+            text, self._log_ends[rank] = call(actor, "read_log", self._log_ends[rank])
+            parts.append(str(text) if len(self._actors) == 1 else f"--- node rank {rank}\n{text}")
+        return "\n".join(parts)
+
+    def describe(self) -> dict[str, Any]:
+        """What the instance says of itself, and of every node: whether it is what the config says, and who is there."""
+        nodes = self.checked_nodes()
+        actor = {**nodes[0]["actor"], "placement_group": self._group.id}
+        return {**call(self._actors[0], "describe"), "actor": actor, "nodes": nodes}
+
+    def checked_nodes(self) -> list[dict[str, Any]]:
+        """Of each node its check (`harness.node_check`), its id and address, and the actor's process."""
+        asked = [actor.node.remote() for actor in self._actors]
+        found = [result(reference, "node") for reference in asked]
+        return [
+            {"node_id": node.id, "address": node.address, **said}
+            for node, said in zip(self._group.nodes, found, strict=True)
+        ]
+
+    def stop(self) -> None:
+        """End the server in order; where its actor is gone, the server ends with its standard input."""
+        asked = [actor.call.remote("stop") for actor in self._actors]
+        for reference in asked:
+            try:
+                answer(reference, "stop", STOP_TIMEOUT_S)
+            except InstanceError as error:
+                print(f"stopping an instance: {error}")
+
+    def _start_together(self) -> None:
+        """One process a node, none ready before all are there."""
+        first = self._group.nodes[0]
+        meeting = result(self._actors[0].meeting_point.remote(first.address), "meeting_point")
+        count = len(self._actors)
+        self._starting = [
+            actor.start.remote(Place(node_rank=rank, num_nodes=count, dist_init_addr=str(meeting)))
+            for rank, actor in enumerate(self._actors)
+        ]
+
+    def _in_time(self, check: Check) -> None:
+        """While the leader starts the others may die, and it would wait for them."""
+        check()
+        call_all(self._actors[1:], "check")
+        if time.monotonic() > self._deadline_s:
+            raise InstanceError("the instance did not answer start in time", may_pass=True)

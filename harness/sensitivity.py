@@ -1,0 +1,145 @@
+"""What published rows of the simulated figures hang on: python -m harness.sensitivity [fig1 fig4 fig5 fig8]
+
+Each point behind a row is simulated with room for one request of a rank less, as it is, and one more, and with N = C,
+2C and 4C requests. The papers state neither; where a column differs much from `as is`, the row says little about the
+rest of the model. Nothing is written to disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from rich.console import Console
+
+from analysis import comparison, labels
+from analysis.table import Table
+from analysis.tables import Fitted
+from harness.config import load_cells
+from harness.records import Status
+from harness.schema import Config
+from harness.simulation.load import simulate_point
+from harness.simulation.pools import capacity, make_pools
+from harness.validate import ConfigError
+
+FIGURES = ("fig1", "fig4", "fig5", "fig8")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One column: requests a rank holds beyond what it holds, and N / C."""
+
+    words: str
+    more: int = 0
+    rounds: int = 1
+
+
+AS_IS = Variant("as is")
+_ROOM = (Variant("n-1", more=-1), AS_IS, Variant("n+1", more=1))
+VARIANTS = (*_ROOM, Variant("N=2C", rounds=2), Variant("N=4C", rounds=4))
+
+
+def with_room(config: Config, more: int) -> Config | None:
+    """The cell with budgets such that every rank holds `more` whole requests of the workload more; None where none
+    does."""
+    work, ranks = config.workload, config.engine.data_parallel or 1
+    wanted = capacity(config, work.input_len, work.output_len) // ranks + more
+    if not more:
+        return config
+    low, high = 0.0, 4.0  # times the budgets
+    for _ in range(40):
+        middle = (low + high) / 2
+        if _held(_scaled(config, middle)) // ranks < wanted:
+            low = middle
+        else:
+            high = middle
+    found = _scaled(config, high)
+    return found if wanted > 0 and _held(found) // ranks == wanted else None
+
+
+def _scaled(config: Config, factor: float) -> Config:
+    changed = copy.deepcopy(config)
+    changed.engine.device_kv_budget = int(int(config.engine.device_kv_budget) * factor)
+    changed.engine.host_kv_budget = int(int(config.engine.host_kv_budget) * factor)
+    return changed
+
+
+def _held(config: Config) -> int:
+    work = config.workload
+    if make_pools(config).refusal(work.input_len, work.output_len):
+        return 0
+    return capacity(config, work.input_len, work.output_len)
+
+
+def rows_of(cells: Sequence[Config], variant: Variant) -> pd.DataFrame:
+    """Rows as `store.read_rows` gives them, of the columns that `comparison` reads."""
+    return pd.DataFrame([row for cell in cells for row in _rows(cell, variant)])
+
+
+def _rows(cell: Config, variant: Variant) -> Iterator[dict[str, object]]:
+    changed = with_room(cell, variant.more) if _held(cell) else None
+    if changed is None:
+        return
+    for concurrency in cell.load.concurrencies:
+        _, measures, stats = simulate_point(changed, concurrency, concurrency * variant.rounds)
+        yield {
+            **measures,
+            "status": Status.OK.value,
+            "num_requests": concurrency * variant.rounds,
+            "concurrency": concurrency,
+            "model": cell.model.name,
+            "platform": cell.platform.name,
+            "offload": cell.offload.system.value,
+            "input_len": cell.workload.input_len,
+            "decode_only_throughput": _rate(stats.decode_tokens, stats.decode_seconds),
+            "peak_running": stats.peak_running,
+        }
+
+
+def _rate(tokens: float | None, seconds: float | None) -> float | None:
+    return tokens / seconds if tokens and seconds else None
+
+
+def sensitivity(figures: Sequence[str], variants: Sequence[Variant] = VARIANTS) -> pd.DataFrame:
+    """Published rows that these figures cover: `comparison.standing`'s columns, and one of errors for each variant."""
+    cells = [cell for figure in figures for cell in load_cells([f"experiment={figure}"])]
+    table = comparison.standing()
+    for variant in variants:
+        table[variant.words] = comparison.compare(rows_of(cells, variant))["error"]
+    return table[table[[variant.words for variant in variants]].notna().any(axis=1)]
+
+
+def shown(table: pd.DataFrame, variants: Sequence[Variant] = VARIANTS) -> Table:
+    """For the terminal."""
+    headers = [("row", ""), ("paper", "")] + [(variant.words, "error") for variant in variants]
+    lines = []
+    for row in table.to_dict("records"):
+        at = f"{row['input_len']} in" if row["concurrency"] == "peak" else f"at {row['concurrency']}"
+        who = f"{row['figure']} {row['model'].split('-fp8')[0]} {row['system']} {row['metric']} {at}"
+        errors = [labels.MISSING if pd.isna(row[v.words]) else f"{row[v.words]:+.0%}" for v in variants]
+        lines.append([who, row["value"], *errors])
+    return Table(headers, lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 2 for an unknown figure."""
+    parser = argparse.ArgumentParser(prog="python -m harness.sensitivity", description=__doc__.splitlines()[0])
+    parser.add_argument("figures", nargs="*", default=list(FIGURES), help="experiments with published rows")
+    options = parser.parse_args(arguments)
+    try:
+        table = sensitivity(options.figures)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    console = Console()
+    console.print(Fitted(shown(table)))
+    console.print("n: whole requests that a rank holds at once; error: ours / paper - 1", style="dim")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
