@@ -80,7 +80,7 @@ class SGLangInstance:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-        self._flushed_at = self._running().read_log(1 << 62)[1]
+        self._flushed_at = self._running().log_size
 
     def stats(self) -> ServerStats:
         text = self._fetch("/metrics").decode(errors="replace")
@@ -185,7 +185,8 @@ class _explained:
         process = self._instance._process
         why = reason(process.read_log(0)[0]) if process else None
         if why:
-            raise InstanceError(f"{str(error).partition(': ')[0]}: {why}", may_pass=error.may_pass) from error
+            may_pass = error.may_pass or "address already in use" in why.lower()
+            raise InstanceError(f"{str(error).partition(': ')[0]}: {why}", may_pass=may_pass) from error
 
 
 def interpreter(named: str | None) -> str:
