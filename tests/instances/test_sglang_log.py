@@ -79,7 +79,7 @@ def test_counters_of_ranks_are_added_and_lockstep_seconds_are_not() -> None:
     stats = server_stats(Scrape("\n".join(lines) + "\n"), DECODE, config, "sglang 0.5.23")
     assert (stats.decode_tokens, stats.prefill_tokens, stats.decode_seconds) == (201, 14, 3.0)
     assert stats.decode_steps == 42
-    assert stats.retractions is None and stats.prefill_seconds is None  # not exported
+    assert stats.retractions == 0 and stats.prefill_seconds is None  # not exported
     assert stats.device_records_bytes == 1450 * 78 * 1152  # GLM-5.2: 78 layers, 1152 bytes each
     assert stats.host_kv_bytes == 10000 * 78 * 1152
     assert stats.device_state_bytes == pytest.approx(10000 * 21 * 132, rel=0.05)  # 21 layers run the indexer

@@ -32,6 +32,7 @@ def look(argv: list[str]) -> dict[str, Any]:
     try:
         with pretended_h200():
             args.resolve_once()
+            args.check_server_args()  # as the server does next, before it starts a process
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.name}"
