@@ -138,7 +138,7 @@ def assert_logged_once(folder: Path) -> None:
     seen: Counter[tuple[str, int, int, str]] = Counter()
     for file in folder.glob("wandb/offline-run-*/run-*.wandb"):
         run = Run(file)
-        if run.run.job_type == "cell":
+        if run.run and run.run.job_type == "cell":
             seen.update((run.run.run_id, p["concurrency"], p["repeat"], p["status"]) for p in run.points)
     ok = {key: count for key, count in seen.items() if key[-1] == "ok"}
     assert ok and max(ok.values()) == 1, ok
