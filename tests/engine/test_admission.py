@@ -133,7 +133,7 @@ def test_a_short_request_enters_beside_a_long_one_that_has_not_grown() -> None:
     entered = {}
     for name, kind in (("look_ahead", LookAhead), ("full_output", FullOutput)):
         rule = kind(config)
-        assert rule.reserve(0, 10, room - 15)
+        assert rule.reserve(0, 10, room - 25)
         entered[name] = rule.reserve(1, 10, 10)
     assert entered == {"look_ahead": True, "full_output": False}
 
