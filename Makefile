@@ -40,7 +40,7 @@ bench-sim: $(READY) build/vidur/.ready  #: simulated requests per second: figure
 	$(PY) -m harness.simulation.bench --vidur build/vidur/bin/python
 
 build/vidur/.ready:
-	python3.11 -m venv build/vidur
+	$(PYTHON) -m venv build/vidur
 	build/vidur/bin/python -m pip install --quiet --disable-pip-version-check vidur==0.0.26
 	touch $@
 

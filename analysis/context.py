@@ -117,6 +117,7 @@ def build(found: Sequence[Family]) -> Figure:
 
 def _draw(axes: Axes, family: Family) -> None:
     lines: dict[str, list[Peak]] = {}
+    top = max(max(peak.high, peak.published or 0.0) for peak in family.peaks)
     for peak in sorted(family.peaks, key=lambda p: labels.system_order(p.series.system)):
         lines.setdefault(peak.series.words, []).append(peak)
     for words, peaks in lines.items():
@@ -138,7 +139,7 @@ def _draw(axes: Axes, family: Family) -> None:
             if peak.published is not None:
                 marks.star(axes, series.colour, peak.context, peak.published)
             if peak.gain is not None:
-                _write_gain(axes, peak)
+                _write_gain(axes, peak, 0.15 * top)
     contexts = sorted({peak.context for peak in family.peaks})
     axes.set_xscale("log", base=2)
     axes.set_xlim(contexts[0] / 1.3, contexts[-1] * 1.3)
@@ -146,18 +147,21 @@ def _draw(axes: Axes, family: Family) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(NUMBERS)
     axes.yaxis.set_major_formatter(NUMBERS)
-    axes.set_ylim(0, 1.18 * max(max(peak.high, peak.published or 0.0) for peak in family.peaks))
+    axes.set_ylim(0, 1.18 * top)
     axes.set_xlabel("Context (tokens, prompt and output)")
-    axes.set_ylabel("Peak output throughput (tokens/s)")
+    axes.set_ylabel("Peak output throughput\n(tokens/s)")
 
 
-def _write_gain(axes: Axes, peak: Peak) -> None:
+def _write_gain(axes: Axes, peak: Peak, room: float) -> None:
+    """Above the point, or left of it where a star lies less than `room` above."""
+    taken = peak.published is not None and 0 <= peak.published - peak.high < room
     axes.annotate(
         f"{peak.gain:.2f}x",
-        (peak.context, peak.high),
-        (0, 5),
+        (peak.context, peak.throughput if taken else peak.high),
+        (-5, -1) if taken else (0, 5),
         textcoords="offset points",
-        ha="center",
+        ha="right" if taken else "center",
+        va="center" if taken else "baseline",
         color=labels.readable(peak.series.colour),
         fontsize="x-small",
     )

@@ -62,6 +62,8 @@ def draw_throughput(axes: Axes, group: Group) -> None:
     for i in range(len(group.series)):
         _line(axes, group, i, "concurrency", "output_throughput")
     marks.over_concurrency(axes, group, "output_throughput")
+    if legend.draws_decode_only(group):
+        marks.over_concurrency(axes, group, legend.DECODE_ONLY)
     _concurrency_axis(axes, group)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("Output throughput (tokens/s)")

@@ -286,8 +286,9 @@ def _bundles(cells: list[str], configs: dict[str, dict[str, Any]]) -> list[tuple
 
 
 def _differing(flat: list[dict[str, Any]]) -> set[str]:
-    """Keys whose values are not the same in all."""
-    return {key for one in flat for key in one if len({repr(other.get(key)) for other in flat}) > 1}
+    """Keys that all have, with values that are not the same in all: a key that some lack came with another version."""
+    shared = set.intersection(*(set(one) for one in flat))
+    return {key for key in shared if len({repr(one[key]) for one in flat}) > 1}
 
 
 def _variants(bundles: list[tuple[dict[str, Any], list[str]]], told: set[str]) -> list[tuple[str, list[str]]]:

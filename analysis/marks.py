@@ -15,7 +15,12 @@ from analysis import legend, published
 from analysis.comparison import MODELS, PLATFORMS
 from analysis.frame import Group
 
-_METRICS = {"output_throughput": "throughput", "mean_ttft_ms": "mean_ttft", "mean_tpot_ms": "mean_tpot"}
+_METRICS = {
+    "output_throughput": "throughput",
+    "decode_only_throughput": "decode_only_throughput",
+    "mean_ttft_ms": "mean_ttft",
+    "mean_tpot_ms": "mean_tpot",
+}
 _MS = {"s": 1e3, "ms": 1.0, "tok/s": 1.0}
 
 
@@ -24,7 +29,7 @@ def over_concurrency(axes: Axes, group: Group, measure: str) -> None:
     for index, concurrency, value in _found(group, measure):
         line = group.line(index, measure)
         at = concurrency if concurrency is not None else _best(line)
-        _star(axes, group, index, at, value)
+        _star(axes, group, index, at, value, hollow=measure == legend.DECODE_ONLY)
 
 
 def over_throughput(axes: Axes, group: Group, measure: str) -> None:
@@ -41,14 +46,15 @@ def peak(group: Group, index: int) -> float | None:
     return found[0] if found else None
 
 
-def star(axes: Axes, colour: str, x: float, y: float) -> None:
-    """One published value."""
-    axes.plot([x], [y], color=colour, zorder=6, gid=f"{legend.PUBLISHED}:{y:g}", **legend.PUBLISHED_LOOK)
+def star(axes: Axes, colour: str, x: float, y: float, *, hollow: bool = False) -> None:
+    """One published value; hollow, as its line is: of decode steps alone."""
+    look = legend.PUBLISHED_LOOK | ({"markerfacecolor": "white", "markeredgecolor": colour} if hollow else {})
+    axes.plot([x], [y], color=colour, zorder=6, gid=f"{legend.PUBLISHED}:{y:g}", **look)
 
 
-def _star(axes: Axes, group: Group, index: int, x: float | None, y: float) -> None:
+def _star(axes: Axes, group: Group, index: int, x: float | None, y: float, hollow: bool = False) -> None:
     if x is not None:
-        star(axes, group.series[index].colour, x, y)
+        star(axes, group.series[index].colour, x, y, hollow=hollow)
 
 
 def _best(line: Any) -> float | None:

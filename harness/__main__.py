@@ -148,7 +148,7 @@ def _run(cells: list[Cell], console: Console) -> int:
 
 
 def _run_locked(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> int:
-    left = 0
+    left, drawn = 0, None
     if any(cell.points for cell in cells):
         drawn, left = _sweep(cells, folder, console, lock)
     else:
@@ -157,8 +157,9 @@ def _run_locked(cells: list[Cell], folder: Path, console: Console, lock: Lock) -
         done = counted(sum(len(cell.done) for cell in cells), "point")
         console.print(f"everything is done: {done} in {folder}", highlight=False, soft_wrap=True)
         drawn = draw(folder)
-    console.print(drawn.summary)
-    console.print(f"report: {drawn.report}", highlight=False, soft_wrap=True)
+    if drawn:
+        console.print(drawn.summary)
+        console.print(f"report: {drawn.report}", highlight=False, soft_wrap=True)
     bad = _not_usable(cells, folder)
     if bad:
         said = f"{counted(bad, 'point')} failed or invalid, see the table; retry_failed=true runs them again"
@@ -179,8 +180,8 @@ def _not_usable(cells: list[Cell], folder: Path) -> int:
     )
 
 
-def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tuple[Drawn, int]:
-    """Run what is left, and draw; also how many points the budget left."""
+def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tuple[Drawn | None, int]:
+    """Run what is left, and draw what there is then, if anything; also how many points the budget left."""
     from analysis.draw import draw
     from harness.sweep import Sweep
 
@@ -192,6 +193,8 @@ def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tup
         try:
             sweep = Sweep(cells, tracker, display, lock)
             sweep.run()
+            if not stored_status(folder):
+                return None, sweep.left
             drawn = draw(folder)
             pngs = [path for path in drawn.figures if path.suffix == ".png"]
             table = read_rows(folder).to_dict("records")

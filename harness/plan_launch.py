@@ -15,6 +15,7 @@ from harness.simulation.load import closed_loop
 from harness.simulation.pools import record_bytes_per_token, state_bytes_per_token
 from harness.units import show_bytes
 
+DEFAULT_PORT = 30000  # SGLang's; a run takes any free one
 MEETING_POINT = "HOST:PORT"  # of the first node, found out when it starts
 
 
@@ -45,7 +46,8 @@ def commands(config: Config) -> list[str]:
     python = config.engine.python or "python"
     nodes = config.num_nodes
     places = [Place(rank, nodes, MEETING_POINT if nodes > 1 else None) for rank in range(nodes)]
-    return [launch(config, place).as_shell(python) for place in places]
+    port = config.engine.port or DEFAULT_PORT
+    return [launch(config, place, port).as_shell(python) for place in places]
 
 
 def memory(config: Config) -> str:

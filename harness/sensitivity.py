@@ -2,7 +2,7 @@
 
 Each point behind a row is simulated with room for one request of a rank less, as it is, and one more, and with N = C,
 2C and 4C requests. The papers state neither; where a column differs much from `as is`, the row says little about the
-rest of the model. Nothing is written to disk.
+rest of the model. Peaks are taken at the concurrency that is best as it is. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -75,16 +75,23 @@ def _held(config: Config) -> int:
     return capacity(config, work.input_len, work.output_len)
 
 
-def rows_of(cells: Sequence[Config], variant: Variant) -> pd.DataFrame:
-    """Rows as `store.read_rows` gives them, of the columns that `comparison` reads."""
-    return pd.DataFrame([row for cell in cells for row in _rows(cell, variant)])
+def rows_of(cells: Sequence[Config], variant: Variant, only: dict[int, set[int]] | None = None) -> pd.DataFrame:
+    """Rows as `store.read_rows` gives them, of the columns that `comparison` reads; `cell`: index into `cells`.
+
+    only: cell -> concurrencies to run; all without it.
+    """
+    found = []
+    for index, cell in enumerate(cells):
+        wanted = set(cell.load.concurrencies) if only is None else only.get(index, set())
+        found += [{**row, "cell": index} for row in _rows(cell, variant, sorted(wanted))]
+    return pd.DataFrame(found)
 
 
-def _rows(cell: Config, variant: Variant) -> Iterator[dict[str, object]]:
+def _rows(cell: Config, variant: Variant, concurrencies: Sequence[int]) -> Iterator[dict[str, object]]:
     changed = with_room(cell, variant.more) if _held(cell) else None
     if changed is None:
         return
-    for concurrency in cell.load.concurrencies:
+    for concurrency in concurrencies:
         _, measures, stats = simulate_point(changed, concurrency, concurrency * variant.rounds)
         yield {
             **measures,
@@ -100,6 +107,19 @@ def _rows(cell: Config, variant: Variant) -> Iterator[dict[str, object]]:
         }
 
 
+def _wanted(rows: pd.DataFrame) -> dict[int, set[int]]:
+    """Of each cell: the concurrencies at which its model has published values, and its best."""
+    published = comparison.standing()
+    published = published[published["concurrency"].str.isdigit()]
+    wanted = {}
+    for index, mine in rows.groupby("cell"):
+        models = {name for name, ours in comparison.MODELS.items() if ours == mine["model"].iloc[0]}
+        at = {int(c) for c in published[published["model"].isin(models)]["concurrency"]}
+        best = int(mine.loc[mine["output_throughput"].astype(float).idxmax(), "concurrency"])
+        wanted[int(str(index))] = (at & set(mine["concurrency"])) | {best}
+    return wanted
+
+
 def _rate(tokens: float | None, seconds: float | None) -> float | None:
     return tokens / seconds if tokens and seconds else None
 
@@ -107,9 +127,11 @@ def _rate(tokens: float | None, seconds: float | None) -> float | None:
 def sensitivity(figures: Sequence[str], variants: Sequence[Variant] = VARIANTS) -> pd.DataFrame:
     """Published rows that these figures cover: `comparison.standing`'s columns, and one of errors for each variant."""
     cells = [cell for figure in figures for cell in load_cells([f"experiment={figure}"])]
-    table = comparison.standing()
+    table, as_is = comparison.standing(), rows_of(cells, AS_IS)
+    only = _wanted(as_is)
     for variant in variants:
-        table[variant.words] = comparison.compare(rows_of(cells, variant))["error"]
+        rows = as_is if variant == AS_IS else rows_of(cells, variant, only)
+        table[variant.words] = comparison.compare(rows)["error"]
     return table[table[[variant.words for variant in variants]].notna().any(axis=1)]
 
 

@@ -14,6 +14,7 @@ class Run:
     """One stored run: its identity, config and history."""
 
     def __init__(self, file: Path) -> None:
+        self.run: Any = None  # stays so where its process was killed before it wrote who it is
         self.config: dict[str, Any] = {}
         self.points: list[dict[str, Any]] = []
         self.step_metrics: dict[str, str] = {}

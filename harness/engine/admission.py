@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from harness.engine.footprint import Footprint, KVBytes
 from harness.schema import AdmissionRule, Config
 from harness.units import show_bytes
+
+CLIP = 4096  # tokens of an output that SGLang counts on at most (its CLIP_MAX_NEW_TOKENS)
 
 
 @dataclass(slots=True)
@@ -176,28 +179,31 @@ class GrowsOnDemand(Admission):
 class LookAhead(GrowsOnDemand):
     """SGLang's rule for requests whose whole output will come (radix cache off, `ignore_eos`).
 
-    A request enters if at every moment to come all that then run fit: the one with least left ends first and gives back
-    what it holds, and so on. Short requests thus enter beside long ones that have not grown yet, which `full_output`
-    refuses. Once refused, nobody is tried again before someone leaves (SGLang, `PrefillAdder.add_one_req_ignore_eos`,
-    `batch_is_full`). It reckons that all advance by a token a step: one that enters takes longer here, since others
-    decode while its prompt is computed, so that in rare cases the youngest has to go back to the queue.
+    A request enters if its prompt fits beside what all others hold and will still generate (at most CLIP tokens of it
+    each), and if at every moment to come all that then run fit: the one with least left ends first and gives back what
+    it holds, and so on. So the last to enter may count on memory that others will have given back, which `full_output`
+    refuses. Once memory is spoken for, nobody is tried again before someone leaves. (SGLang 0.5.23,
+    `PrefillAdder.add_one_req_ignore_eos`, `batch_is_full`.) It reckons that all advance by a token a step: one that
+    enters takes longer here, since others decode while its prompt is computed, so that in rare cases the youngest has
+    to go back to the queue.
     """
 
     def __init__(self, config: Config):
         super().__init__(config)
-        self._refused = False  # and nobody has left since
+        self._full = False  # and nobody has left since
         self._whole = [0, 0]  # device and host bytes of all who run, at their ends
 
     def reserve(self, request_id: int, known: int, left: int) -> bool:
         entered = super().reserve(request_id, known, left)
         if entered:
             self._add_whole(known + left, 1)
+        self._full = not entered or not self._more_may_come()
         return entered
 
     def release(self, request_id: int) -> None:
         self._add_whole(self._held[request_id].total, -1)
         super().release(request_id)
-        self._refused = False
+        self._full = False
 
     def _add_whole(self, total: int, sign: int) -> None:
         device, host = self._need(total, total)
@@ -207,22 +213,33 @@ class LookAhead(GrowsOnDemand):
         return self._footprint.request(positions)
 
     def _may_enter(self, known: int, left: int) -> bool:
-        if self._refused and self._held:
+        if self._full and self._held:
             return False
-        device, host = self._need(known + left, known + left)
-        if self._whole[0] + device <= self._device_budget and self._whole[1] + host <= self._host_budget:
+        total = known + left
+        if self._within(self._whole, self._need(total, total)):
             return True  # the quick answer where memory is no question
         running = [(held.total - held.positions, held.positions, held.total) for held in self._held.values()]
-        self._refused = not self._all_fit(sorted([*running, (left, known, known + left)]))
-        return not self._refused
+        fits = self._within(self._spoken_for(), self._need(known, total))
+        return fits and self._all_fit(sorted([*running, (left, known, total)]))
+
+    def _more_may_come(self) -> bool:
+        device, host = self._spoken_for()
+        return device < self._device_budget and (host == 0 or host < self._host_budget)
+
+    def _spoken_for(self) -> tuple[int, int]:
+        """What all hold, and will within their next CLIP tokens."""
+        needs = [self._need(min(held.total, held.positions + CLIP), held.total) for held in self._held.values()]
+        return sum(need[0] for need in needs), sum(need[1] for need in needs)
+
+    def _within(self, used: Sequence[int], more: Sequence[int]) -> bool:
+        return used[0] + more[0] <= self._device_budget and used[1] + more[1] <= self._host_budget
 
     def _all_fit(self, running: list[tuple[int, int, int]]) -> bool:
         """Whether these fit at every end of one of them. (tokens left, tokens it has room for, its whole length), by
         what is left."""
         for at, (steps, _, _) in enumerate(running):
             needs = [self._need(positions + steps, total) for _, positions, total in running[at:]]
-            device, host = sum(need[0] for need in needs), sum(need[1] for need in needs)
-            if device > self._device_budget or host > self._host_budget:
+            if not self._within((0, 0), (sum(need[0] for need in needs), sum(need[1] for need in needs))):
                 return False
         return True
 
@@ -259,7 +276,6 @@ class NewTokenRatio(GrowsOnDemand):
     MIN_FACTOR = 0.14
     DECAY_STEPS = 600
     RETRACT_STEPS = 20
-    CLIP = 4096
 
     def __init__(self, config: Config):
         super().__init__(config)
@@ -286,9 +302,9 @@ class NewTokenRatio(GrowsOnDemand):
 
     def _may_enter(self, known: int, left: int) -> bool:
         ratio = self.ratio
-        device, host = self._need(known + min(left, self.CLIP), known + left)
+        device, host = self._need(known + min(left, CLIP), known + left)
         for held in self._held.values():
-            to_come = math.ceil(ratio * min(held.total - held.positions, self.CLIP))
+            to_come = math.ceil(ratio * min(held.total - held.positions, CLIP))
             later = self._need(held.positions + to_come, held.total)
             device, host = device + later[0] - held.device, host + later[1] - held.host
         return self._fits(device, host)

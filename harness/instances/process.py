@@ -63,13 +63,18 @@ class ServerProcess:
             code = self._child.wait(within_s)
             told = self._tail()
             # SIGKILL comes from outside: from the kernel short of memory, or from somebody. A port may be free again.
-            outside = code == -signal.SIGKILL or os.strerror(errno.EADDRINUSE).lower() in told.lower()
+            killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)  # the latter is how `keeper` says it
+            outside = killed or os.strerror(errno.EADDRINUSE).lower() in told.lower()
             raise InstanceError(f"the server ended with exit code {code}{told}", may_pass=outside)
+
+    @property
+    def log_size(self) -> int:
+        """Bytes it wrote so far."""
+        return os.fstat(self._log.fileno()).st_size
 
     def read_log(self, offset: int) -> tuple[str, int]:
         """What it wrote from byte `offset` on, and the offset after it; also after its end."""
-        end = os.fstat(self._log.fileno()).st_size
-        data = os.pread(self._log.fileno(), max(0, end - offset), offset)  # leaves the child's place alone
+        data = os.pread(self._log.fileno(), max(0, self.log_size - offset), offset)  # leaves the child's place alone
         return data.decode(errors="replace"), offset + len(data)
 
     def stop(self, grace_s: float = 5.0) -> None:

@@ -80,7 +80,7 @@ class SGLangInstance:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
-        self._flushed_at = self._running().read_log(1 << 62)[1]
+        self._flushed_at = self._running().log_size
 
     def stats(self) -> ServerStats:
         text = self._fetch("/metrics").decode(errors="replace")
@@ -185,7 +185,8 @@ class _explained:
         process = self._instance._process
         why = reason(process.read_log(0)[0]) if process else None
         if why:
-            raise InstanceError(f"{str(error).partition(': ')[0]}: {why}") from error
+            may_pass = error.may_pass or "address already in use" in why.lower()
+            raise InstanceError(f"{str(error).partition(': ')[0]}: {why}", may_pass=may_pass) from error
 
 
 def interpreter(named: str | None) -> str:
@@ -195,13 +196,14 @@ def interpreter(named: str | None) -> str:
         "and set engine.python=THERE/bin/python"
     )
     if named is None:
-        if importlib.util.find_spec("sglang") is None:
+        found = importlib.util.find_spec("sglang")
+        if found is None or found.origin is None:  # None: a folder of that name, and no package
             raise InstanceError(f"engine=sglang: this Python has no sglang: {fix}")
         return sys.executable
     path = shutil.which(str(Path(named).expanduser()))
     if path is None:
         raise InstanceError(f"engine.python={named} on {socket.gethostname()}: no such program: {fix}")
-    asked = [path, "-I", "-c", "import importlib.util as u, sys; sys.exit(u.find_spec('sglang') is None)"]
+    asked = [path, "-I", "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"]
     if subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, timeout=60.0).returncode:
         raise InstanceError(f"engine.python={named} on {socket.gethostname()} has no sglang: {fix}")
     return path

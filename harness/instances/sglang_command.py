@@ -144,7 +144,10 @@ def _offload(config: Config) -> dict[str, object]:
         "host_to_device_ratio": int(config.engine.host_to_device_ratio or 0),
         "swap_in_block_size": SWAP_IN_BLOCK,
     }
-    return flags | {"enable-hisparse": True, "hisparse-config": json.dumps(settings)}
+    return flags | {
+        "enable-hisparse": True,
+        "hisparse-config": json.dumps({k: v for k, v in settings.items() if v is not None}),
+    }
 
 
 def _as_arguments(flags: Mapping[str, object]) -> Sequence[str]:

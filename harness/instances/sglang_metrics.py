@@ -71,17 +71,21 @@ def server_stats(scrape: Scrape, log: str, config: Config, version: str) -> Serv
     """
     most = peaks(log)
     records, state = record_bytes_per_token(config), state_bytes_per_token(config)
+    decoded = scrape.total("realtime_tokens_total", mode="decode")
+    retracted = scrape.total("num_retracted_requests_total")
+    if retracted is None and decoded is not None:
+        retracted = 0.0  # it is exported from the first one on
     host_tokens = most.host_tokens or 0
     held = None if most.device_tokens is None else most.device_tokens
     state_tokens = host_tokens if config.offload.system.offloads else (held or 0)
     return ServerStats(
         version=version,
         prefill_tokens=_whole(scrape.total("realtime_tokens_total", mode="prefill_compute")),
-        decode_tokens=_whole(scrape.total("realtime_tokens_total", mode="decode")),
+        decode_tokens=_whole(decoded),
         prefill_seconds=scrape.largest("forward_execution_seconds_total", category="extend*"),
         decode_seconds=scrape.largest("forward_execution_seconds_total", category="decode*"),
         decode_steps=_whole(scrape.largest("cuda_graph_passes_total", mode="decode*")),
-        retractions=_whole(scrape.total("num_retracted_requests_total")),
+        retractions=_whole(retracted),
         peak_running=most.running,
         device_records_bytes=None if held is None else int(held * records),
         device_state_bytes=None if held is None else int(state_tokens * state),

@@ -44,6 +44,16 @@ def test_latencies_lie_at_our_throughput_in_milliseconds() -> None:
     assert _stars(axes) == pytest.approx({300.0: 10700.0, 650.0: 16000.0, 640.0: 91000.0})  # 64 we did not run
 
 
+def test_decode_only_stars_are_hollow() -> None:
+    group = _group(model="glm51", platform="h200x8")  # figure 1: 777 tok/s where full KV saturates
+    group.points["decode_only_throughput"] = [320.0, 700.0, 690.0]
+    axes = Figure().subplots()
+    marks.over_concurrency(axes, group, "decode_only_throughput")
+    assert _stars(axes) == {16.0: 777.0}
+    (line,) = axes.get_lines()
+    assert line.get_markerfacecolor() == "white"
+
+
 @pytest.mark.parametrize("other", [{"model": "glm_tiny"}, {"platform": "cpu"}, {"input_len": 1024}])
 def test_other_runs_get_none(other: dict[str, object]) -> None:
     axes = Figure().subplots()

@@ -24,12 +24,17 @@ class Handler(BaseHTTPRequestHandler):
             "/server_info": lambda: (200, json.dumps(INFO)),
             "/metrics": lambda: (200, METRICS),
             "/flush_cache": self._flush,
+            "/decode": self._decode,
             "/v1/models": lambda: (200, json.dumps({"data": [{"id": "tiny"}]})),
         }
         code, text = answers.get(self.path, lambda: (404, "no such path"))()
         self.send_response(code)
         self.end_headers()
         self.wfile.write(text.encode())
+
+    def _decode(self) -> tuple[int, str]:
+        print("[2026-11-30 06:56:14] Decode batch, #running-req: 2, #token: 30, token usage: 0.00", flush=True)
+        return 200, ""
 
     def _flush(self) -> tuple[int, str]:
         BUSY["flushes"] -= 1
@@ -52,6 +57,7 @@ INFO = {
 def main() -> None:
     mode = os.environ.get("MODE", "")
     print("child", subprocess.Popen(["sleep", "600"]).pid, flush=True)
+    print("[2026-11-30 06:56:10] Decode batch, #running-req: 9, #token: 90, token usage: 0.00", flush=True)
     print("PYTHONPATH", os.environ.get("PYTHONPATH"), flush=True)
     if mode == "fatal":  # hangs after a fatal line, as a rank does whose peer has died
         print("[t TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File", flush=True)

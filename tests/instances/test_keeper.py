@@ -30,18 +30,9 @@ sys.exit(7)
 
 
 def keep(folder: Path, code: str) -> subprocess.Popen[bytes]:
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        keeper.__file__,
-        "1.0",
-        sys.executable,
-        "-c",
-        textwrap.dedent(code),
-        str(folder),
-    ]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    command = [sys.executable, "-c", textwrap.dedent(code), str(folder)]
+    runner = [sys.executable, "-I", "-S", keeper.__file__, "1.0"]
+    return subprocess.Popen([*runner, *command], stdin=subprocess.PIPE, start_new_session=True)
 
 
 def started(folder: Path) -> list[psutil.Process]:

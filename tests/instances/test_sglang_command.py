@@ -14,6 +14,7 @@ from harness.instances.sglang_limits import pool_bytes, refusal
 from harness.schema import Config
 from harness.validate import ConfigError
 
+QWEN = ("model=qwen3_30b_a3b", "platform=gh200", "offload.cache_slots=null")
 SGLANG = ("engine=sglang", "tracker=none")
 
 
@@ -119,11 +120,8 @@ def test_the_indexers_keys_of_the_host_pool_stay_on_the_device() -> None:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (
-            ("fig5", "model=qwen3_30b_a3b", "selector=quest", "platform=gh200", "offload=full_kv"),
-            "has no selector quest",
-        ),
-        (("fig5", "model=qwen3_30b_a3b", "selector=dense", "platform=gh200", "offload=hisparse_sync"), "DeepSeek-V4"),
+        (("fig1", *QWEN, "selector=quest", "selector.top_k=2048", "offload=full_kv"), "has no selector quest"),
+        (("fig1", *QWEN, "selector=dense", "offload=hisparse_sync"), "DeepSeek-V4"),
         (("fig8", "offload=fetch_all"), "no offload without a device cache"),
         (("fig8", "offload=full_kv", "selector=dense"), "with its indexer only"),
         (("fig8", "offload=full_kv", "selector.top_k=1024"), "as many as the model says"),
@@ -139,7 +137,7 @@ def test_the_indexers_keys_of_the_host_pool_stay_on_the_device() -> None:
     ],
 )
 def test_what_the_release_cannot_do_has_a_reason(overrides: tuple[str, ...], words: str) -> None:
-    ours = [c for c in cells(*overrides)]
+    ours = cells(*overrides)
     assert ours
     for one in ours:
         assert words in (refusal(one) or "")

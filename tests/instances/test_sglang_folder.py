@@ -16,7 +16,7 @@ from harness.schema import Config
 
 def planned(model: str, selector: str) -> Config:
     overrides = [f"model={model}", f"selector={selector}", "offload=full_kv", "engine=sglang", "platform=h200x8"]
-    sizes = ["engine.device_kv_budget=1GB", "workload.input_len=64", "workload.output_len=8", "engine.context_len=1024"]
+    sizes = ["engine.device_kv_budget=1GB", "workload.input_len=64", "workload.output_len=8", "engine.context_len=8192"]
     return load_cells(["experiment=quickstart", *overrides, *sizes, "tracker=none"])[0]
 
 

@@ -19,6 +19,8 @@ from harness.instances import sglang as module
 from harness.instances.base import Place, meeting_point
 from harness.instances.external import ExternalInstance
 from harness.instances.sglang import SGLangInstance, StartWatch, interpreter, urls
+from harness.instances.wire import fetch
+from harness.simulation.pools import record_bytes_per_token
 
 Make = Callable[..., SGLangInstance]
 
@@ -65,7 +67,13 @@ def test_it_serves_reports_and_goes(make: Make) -> None:
     assert "PYTHONPATH None" in instance.read_log(0)[0]  # its modules are its interpreter's
     stats = instance.stats()
     assert (stats.version, stats.decode_tokens) == ("sglang 0.5.23", 12)
+    assert stats.peak_running == 9
     instance.flush()  # refused twice first
+    assert instance.stats().peak_running is None  # of the time since the flush
+    fetch(url + "/decode")
+    stats = instance.stats()
+    assert stats.peak_running == 2
+    assert stats.device_records_bytes == 30 * record_bytes_per_token(instance._config)
     server = instance.describe()["server"]
     assert server["version"] == "0.5.23" and server["memory_usage"] == {"weight": 1.5}
     assert server["gauges"] == {"max_total_num_tokens": 8192.0}

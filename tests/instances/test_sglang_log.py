@@ -22,11 +22,19 @@ Traceback (most recent call last):
   File "engine.py", line 2, in wait
 EOFError
 """
-DECODE = """[2026-11-30 06:56:14 DP0 TP0] Prefill batch, #new-seq: 3, #new-token: 96, #running-req: 1, #queue-req: 0
-[2026-11-30 06:56:14 DP0 TP0] Decode batch, #running-req: 4, #gpu token: 900, gpu token usage: 0.10, #cpu token: 7000, cpu token usage: 0.05, gen throughput (token/s): 0.67
-[2026-11-30 06:56:15 DP1 TP1] Decode batch, #running-req: 2, #gpu token: 500, gpu token usage: 0.05, #cpu token: 3000, cpu token usage: 0.02
-[2026-11-30 06:56:16 DP0 TP0] Decode batch, #running-req: 3, #gpu token: 950, gpu token usage: 0.11, #cpu token: 6000, cpu token usage: 0.04
-"""
+
+
+def hisparse(second: int, rank: int, running: int, gpu: int, cpu: int) -> str:
+    held = f"#gpu token: {gpu}, gpu token usage: 0.10, #cpu token: {cpu}, cpu token usage: 0.05, #queue-req: 0"
+    return f"[2026-11-30 06:56:{second} DP{rank} TP{rank}] Decode batch, #running-req: {running}, {held}\n"
+
+
+DECODE = (
+    "[2026-11-30 06:56:14 DP0 TP0] Prefill batch, #new-seq: 3, #new-token: 96, #running-req: 1, #queue-req: 0\n"
+    + hisparse(14, 0, 4, 900, 7000)
+    + hisparse(15, 1, 2, 500, 3000)
+    + hisparse(16, 0, 3, 950, 6000)
+)
 PLAIN = "[2026-11-30 06:56:14] Decode batch, #running-req: 1, #token: 10, token usage: 0.00, #queue-req: 0"
 
 
@@ -71,7 +79,7 @@ def test_counters_of_ranks_are_added_and_lockstep_seconds_are_not() -> None:
     stats = server_stats(Scrape("\n".join(lines) + "\n"), DECODE, config, "sglang 0.5.23")
     assert (stats.decode_tokens, stats.prefill_tokens, stats.decode_seconds) == (201, 14, 3.0)
     assert stats.decode_steps == 42
-    assert stats.retractions is None and stats.prefill_seconds is None  # not exported
+    assert stats.retractions == 0 and stats.prefill_seconds is None  # not exported
     assert stats.device_records_bytes == 1450 * 78 * 1152  # GLM-5.2: 78 layers, 1152 bytes each
     assert stats.host_kv_bytes == 10000 * 78 * 1152
     assert stats.device_state_bytes == pytest.approx(10000 * 21 * 132, rel=0.05)  # 21 layers run the indexer

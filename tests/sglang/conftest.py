@@ -8,16 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from places import HERE, ROOT
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))  # for sweep_process
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if HERE in item.path.parents:
             item.add_marker(pytest.mark.sglang)
 
 
@@ -40,6 +38,6 @@ def cpu_env() -> dict[str, str]:
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Qwen3 with a tokenizer of bytes, as a Hugging Face folder."""
     folder = tmp_path_factory.mktemp("tiny") / "qwen3"
-    code = f"import runpy; runpy.run_path({str(HERE / 'tiny_qwen3.py')!r})['make']({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    make = f"import runpy; runpy.run_path({str(HERE / 'tiny_qwen3.py')!r})['make']({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", make], check=True)
     return folder

@@ -30,12 +30,21 @@ def look(argv: list[str]) -> dict[str, Any]:
         return {"parsed": False}
     found: dict[str, Any] = {"parsed": True, **{name: getattr(args, name) for name in SHOWN}, "stopped": None}
     try:
-        args.resolve_once()
+        with pretended_h200():
+            args.resolve_once()
+            args.check_server_args()  # as the server does next, before it starts a process
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(last.filename).name}:{last.name}"
         found["stopped"] = f"{type(error).__name__} in {where}: {' '.join(str(error).split())[:300]}"
     return found
+
+
+def pretended_h200() -> contextlib.AbstractContextManager[Any]:
+    """Answers the one question about a device that decides which attention backends go with a model: sm_90."""
+    from unittest import mock
+
+    return mock.patch("torch.cuda.get_device_capability", return_value=(9, 0))
 
 
 def hisparse_settings(text: str) -> dict[str, Any]:
@@ -44,7 +53,7 @@ def hisparse_settings(text: str) -> dict[str, Any]:
 
     from sglang.srt.mem_cache.sparsity import factory
 
-    with mock.patch.object(factory, "get_memory", lambda: mock.Mock(hisparse_config=text)):
+    with mock.patch.object(factory, "get_memory", return_value=mock.Mock(hisparse_config=text)):
         made = factory.parse_hisparse_config()
     return {name: getattr(made, name) for name in ("top_k", "device_buffer_size", "host_to_device_ratio")}
 

@@ -1,6 +1,6 @@
 """In place of SGLang's compiled kernels, which have no CPU build, so that its server starts and serves plain models.
 
-SGLang imports names of this package when it is loaded; those that nothing calls on this path raise when they are called.
+SGLang imports names of this package when it is loaded; those that this path never calls raise when they are called.
 """
 
 from __future__ import annotations

@@ -1,0 +1,44 @@
+"""What published rows hang on: the variants change what they say, and nothing else."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from harness.config import load_cells
+from harness.sensitivity import AS_IS, VARIANTS, Variant, main, rows_of, sensitivity, shown, with_room
+from harness.simulation.pools import capacity
+
+(CELL,) = load_cells(["experiment=fig8", "offload=full_kv"])
+
+
+@pytest.mark.parametrize("more", [-1, 1, 2])
+def test_every_rank_holds_so_many_more(more: int) -> None:
+    changed = with_room(CELL, more)
+    assert changed is not None
+    assert capacity(changed, 32768, 8192) == 8 * (3 + more)
+    assert CELL.engine.device_kv_budget != changed.engine.device_kv_budget
+
+
+def test_less_than_one_is_nothing() -> None:
+    assert with_room(CELL, -3) is None
+
+
+def test_rows_hold_the_requests_that_were_asked_for() -> None:
+    rows = rows_of([CELL], Variant("N=2C", rounds=2), {0: {16}})
+    assert rows[["concurrency", "num_requests", "peak_running", "cell"]].to_numpy().tolist() == [[16, 32, 16, 0]]
+
+
+def test_full_kvs_times_hang_on_its_room() -> None:
+    table = sensitivity(["fig8"], VARIANTS[:3])
+    ttft = table[(table["system"] == "full_kv") & (table["metric"] == "mean_ttft")].set_index("concurrency")
+    assert ttft.loc["16", "n-1"] > 3 > abs(float(ttft.loc["16", "n+1"]))  # 16 requests fit by two or three a rank
+    assert abs(float(ttft.loc["8", "n-1"])) < 0.01
+    assert len(shown(table, VARIANTS[:3]).rows) == len(table)
+    assert table[AS_IS.words].notna().all()
+    assert not pd.isna(ttft["n+1"]).any()
+
+
+def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no_such_figure"]) == 2
+    assert "no_such_figure" in capsys.readouterr().err
