@@ -115,7 +115,7 @@ def _wanted(rows: pd.DataFrame) -> dict[int, set[int]]:
     for index, mine in rows.groupby("cell"):
         models = {name for name, ours in comparison.MODELS.items() if ours == mine["model"].iloc[0]}
         at = {int(c) for c in published[published["model"].isin(models)]["concurrency"]}
-        best = int(mine.loc[mine["output_throughput"].astype(float).idxmax(), "concurrency"])
+        best = int(mine["concurrency"].iloc[int(mine["output_throughput"].astype(float).argmax())])
         wanted[int(str(index))] = (at & set(mine["concurrency"])) | {best}
     return wanted
 
