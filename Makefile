@@ -17,7 +17,7 @@ quickstart: $(READY)  ## four offload systems on a small model, to the first fig
 smollm2: $(READY)  ## real weights on real text: full KV beside HiSparse, the same text
 	$(PY) -m harness experiment=smollm2_quest
 
-calibrate: $(READY)  ## time the native engine's terms on this machine, for engine=simulated_native (3 minutes)
+calibrate: $(READY)  ## time the native engine's terms on this machine, for engine=simulated_native (4 minutes)
 	$(PY) -m harness.calibrate
 
 bench:  ## print the benchmarks: bench-kernels, bench-engine, bench-replay, bench-loadgen, bench-sim, bench-harness

@@ -23,6 +23,7 @@ CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 """The instruction sets that decide how fast float32 and bfloat16 run on a CPU."""
 _GPU_QUERY = ("name", "memory.total", "driver_version", "uuid")
 _TIMEOUT_S = 5.0
+_GPU_TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first brings the driver up, on every GPU
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -101,7 +102,8 @@ def cpu_info(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
 
 def gpus() -> list[dict[str, Any]]:
     """Name, memory, driver and UUID of each GPU nvidia-smi reports, in its order; [] without one."""
-    output = _output(["nvidia-smi", f"--query-gpu={','.join(_GPU_QUERY)}", "--format=csv,noheader,nounits"])
+    query = f"--query-gpu={','.join(_GPU_QUERY)}"
+    output = _output(["nvidia-smi", query, "--format=csv,noheader,nounits"], _GPU_TIMEOUT_S)
     rows = [[cell.strip() for cell in line.split(",")] for line in (output or "").splitlines()]
     return [
         {"name": name, "memory_bytes": int(mib) << 20 if mib.isdigit() else None, "driver": driver, "uuid": uuid}
@@ -127,7 +129,7 @@ def checkout(root: Path) -> dict[str, Any]:
     }
 
 
-def _output(command: list[str]) -> str | None:
+def _output(command: list[str], timeout_s: float = _TIMEOUT_S) -> str | None:
     """What a command prints; None when it is not there, fails or takes too long."""
     # In a git hook GIT_DIR points at some repository and would override -C.
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
@@ -138,7 +140,7 @@ def _output(command: list[str]) -> str | None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):

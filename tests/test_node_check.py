@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,13 +127,16 @@ def test_a_local_ray_may_take_a_machine_several_times_over() -> None:
 
 
 @pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A node that says it has one H100."""
     script = tmp_path / "nvidia-smi"
     script.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559, 570.86.15, GPU-0'\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    sysinfo.own_machine.cache_clear()  # an actor asks once; this process has asked before
+    yield
+    sysinfo.own_machine.cache_clear()
 
 
 @pytest.mark.usefixtures("smi")

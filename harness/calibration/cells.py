@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
 import statistics
 from collections.abc import Callable, Sequence
@@ -70,7 +69,7 @@ def measure_kinds(kinds: dict[str, Kind], say: Say) -> tuple[dict[str, NativeCos
 def measure_serving(config: Config, say: Say) -> ServingCosts:
     """What serving adds, measured with one cell."""
     say("the server beside its engine")
-    found = time_serving(copy.deepcopy(config))
+    found = time_serving(config)
     how = "TTFT of lone requests of two lengths less their prefill in process"
     stream = "streams of 1, 4 and 16 requests less the same steps in process"
     return ServingCosts(

@@ -7,6 +7,7 @@ and prompt token what lies between sending a request and its first token beside 
 
 from __future__ import annotations
 
+import copy
 import random
 import statistics
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from workloads.prompt import make_prompt
 
 _BATCHES = (1, 4, 16)
 _STREAMED = 64  # tokens of each request
+_IN_PROCESS = 6 * _STREAMED  # enough for the steps of all batches, one after the other
 _ROUNDS = 3
 _PROMPT = 32
 _SINGLES = 6  # requests alone, of each length
@@ -42,6 +44,8 @@ class Serving:
 
 def time_serving(config: Config) -> Serving:
     """Of one cell over a memory-copy link. Raises InstanceError where the server does not start."""
+    config = copy.deepcopy(config)
+    config.engine.context_len = max(config.context_len, _PROMPT + _IN_PROCESS)
     config = roomy(config, max(_BATCHES))
     lengths = (_PROMPT, min(config.workload.input_len, config.context_len - _STREAMED))
     instance = NativeInstance(config)
@@ -86,7 +90,7 @@ class _Client:
 def _in_process(config: Config) -> dict[int, float]:
     """Seconds of a decode step of each batch, at the contexts that the served ones have on the mean."""
     stepper = Stepper(config)
-    stepper.fill(max(_BATCHES), _PROMPT, 6 * _STREAMED)
+    stepper.fill(max(_BATCHES), _PROMPT, _IN_PROCESS)
     return {size: stepper.decode(size, _STREAMED // 2).seconds for size in sorted(_BATCHES, reverse=True)}
 
 

@@ -17,9 +17,9 @@ from harness.schema import to_yaml
 from harness.store import write_point
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, synthetic: Any) -> Path:
-    results = tmp_path_factory.mktemp("results")
+@pytest.fixture
+def folder(tmp_path: Path, synthetic: Any) -> Path:
+    results = tmp_path
     overrides = ["experiment=fig8", "engine=sglang", "tracker=none", f"results_dir={results}"]
     for cell in plan(load_cells(overrides)):
         assert cell.infeasible is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,15 @@ from harness.simulation import simulate_point
 SMALL = ["workload.input_len=192", "workload.output_len=32", "engine.context_len=320", "engine.prefill_chunk_tokens=80"]
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As calibration computes; several threads wait for one another where the cores are busy."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def _cell(system: str, *more: str) -> Config:
     (cell,) = load_cells(["experiment=quickstart", "tracker=none", f"offload={system}", *SMALL, *more])
     return cell
@@ -27,7 +37,7 @@ def _cell(system: str, *more: str) -> Config:
 def test_steps_and_chunks_are_counted_as_they_ran() -> None:
     decodes, chunks = time_steps(_cell("fetch_all"), 2, seed=0)
     assert [timing.requests for timing in decodes] == [2, 1, 2, 1]
-    assert all(timing.seconds > 0 for timing in (*decodes, *chunks))
+    assert min(timing.seconds for timing in decodes) > 0 and min(chunk.seconds for chunk in chunks) > 0
     for timing in decodes:
         assert timing.fetches == 4  # layers
         selected = min(64, int(timing.context))
@@ -46,6 +56,7 @@ def test_steps_and_chunks_are_counted_as_they_ran() -> None:
 def test_miss_rates_are_those_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replay of what was recorded says what the engine's own cache missed, at its B."""
     monkeypatch.setattr(selections, "_REQUESTS", 2)
+    monkeypatch.setattr(selections, "_STEPS", 48)
     cell = _cell("hisparse_sync", "offload.cache_slots=96")
     rates = {(slots, context): rate for slots, context, rate in selections.miss_rates(cell)}
     stepper = Stepper(roomy(cell, 2), selections._SEED)
@@ -54,8 +65,8 @@ def test_miss_rates_are_those_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> 
         stepper.step()
     stats = stepper.engine.stats()
     assert stats.misses and stats.lookups
-    assert rates[1.5, 240 / 64] == pytest.approx(stats.misses / stats.lookups, rel=0.02)
-    by_slots = [rates[slots, 240 / 64] for slots in (1.0, 1.25, 1.5, 2.0)]
+    assert rates[1.5, (192 + 24) / 64] == pytest.approx(stats.misses / stats.lookups, rel=0.02)
+    by_slots = [rates[slots, (192 + 24) / 64] for slots in (1.0, 1.25, 1.5, 2.0)]
     assert by_slots == sorted(by_slots, reverse=True)
 
 
@@ -70,11 +81,7 @@ def test_the_command_writes_a_platform_that_predicts(tmp_path: Path, monkeypatch
     monkeypatch.setattr(calibrate, "_cells", lambda name: [_cell("hisparse_sync", "load.concurrencies=[1,2]")])
     for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY"):  # and back as they were
         monkeypatch.setenv(name, "")
-    threads = torch.get_num_threads()
-    try:
-        assert main(["quickstart", "--out", str(tmp_path / "platform" / "here.yaml")]) == 0
-    finally:
-        torch.set_num_threads(threads)
+    assert main(["quickstart", "--out", str(tmp_path / "platform" / "here.yaml")]) == 0
     simulated = ["experiment=quickstart", "engine=simulated_native", "platform=here", "offload=hisparse_sync", *SMALL]
     (cell,) = load_cells([*simulated, "load.concurrencies=[1,2]"], tmp_path)
     requests, measures, stats = simulate_point(cell, 2, 2)

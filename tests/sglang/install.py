@@ -6,6 +6,7 @@ one is left as it is. It says nothing about speed.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 )
-_ANCHOR = "import torchvision.extension\n"
+_ANCHOR = re.compile(r"^import torchvision\.extension\b.*\n", re.MULTILINE)
 
 
 def main(folder: Path) -> None:
@@ -42,14 +43,15 @@ def declare_operators(file: Path) -> None:
     text = file.read_text()
     if "declared_here" in text:
         return
+    found = _ANCHOR.findall(text)
+    assert len(found) == 1, f"{file} is not the torchvision this was written for"
     lines = [
-        _ANCHOR,
+        f"{found[0]}\n",
         "if not torchvision.extension._has_ops():\n",
         '    declared_here = torch.library.Library("torchvision", "FRAGMENT")\n',
         *(f'    declared_here.define("{operator}")\n' for operator in OPERATORS),
     ]
-    assert text.count(_ANCHOR) == 1, f"{file} is not the torchvision this was written for"
-    file.write_text(text.replace(_ANCHOR, "".join(lines)))
+    file.write_text(text.replace(found[0], "".join(lines)))
 
 
 def _say(python: Path, code: str) -> str:
