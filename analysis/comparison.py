@@ -126,7 +126,7 @@ def _published(value: str) -> str:
 
 
 def sentence(table: pd.DataFrame) -> str:
-    """The held-out errors in words, and beside them those of all rows that fixed nothing, whatever is thought of them."""
+    """The held-out errors in words, and beside them those of all rows that fixed nothing, whatever their label."""
     held, all_rows = summary(table), summary(table, _FIXED_NOTHING)
     if not held["rows"]:
         return "no held-out row is covered by these experiments"
