@@ -115,8 +115,8 @@ def _wanted(rows: pd.DataFrame) -> dict[int, set[int]]:
     for index, mine in rows.groupby("cell"):
         models = {name for name, ours in comparison.MODELS.items() if ours == mine["model"].iloc[0]}
         at = {int(c) for c in published[published["model"].isin(models)]["concurrency"]}
-        best = int(mine["concurrency"].iloc[int(mine["output_throughput"].astype(float).argmax())])
-        wanted[int(str(index))] = (at & set(mine["concurrency"])) | {best}
+        best = max(mine.to_dict("records"), key=lambda row: float(row["output_throughput"]))["concurrency"]
+        wanted[int(str(index))] = (at & set(mine["concurrency"])) | {int(best)}
     return wanted
 
 
@@ -140,10 +140,8 @@ def shown(table: pd.DataFrame, variants: Sequence[Variant] = VARIANTS) -> Table:
     headers = [("row", ""), ("paper", "")] + [(variant.words, "error") for variant in variants]
     lines = []
     for row in table.to_dict("records"):
-        at = f"{row['input_len']} in" if row["concurrency"] == "peak" else f"at {row['concurrency']}"
-        who = f"{row['figure']} {row['model'].split('-fp8')[0]} {row['system']} {row['metric']} {at}"
         errors = [labels.MISSING if pd.isna(row[v.words]) else f"{row[v.words]:+.0%}" for v in variants]
-        lines.append([who, row["value"], *errors])
+        lines.append([comparison.name(row), row["value"], *errors])
     return Table(headers, lines)
 
 

@@ -205,6 +205,10 @@ class LookAhead(GrowsOnDemand):
         super().release(request_id)
         self._full = False
 
+    def stable_steps(self, request_ids: tuple[int, ...], steps: int, someone_waits: bool) -> int:
+        whole = self._within(self._whole, (0, 0))
+        return steps if whole else super().stable_steps(request_ids, steps, someone_waits)
+
     def _add_whole(self, total: int, sign: int) -> None:
         device, host = self._need(total, total)
         self._whole = [self._whole[0] + sign * device, self._whole[1] + sign * host]

@@ -19,14 +19,14 @@ def simulate_point(
     Raises ValueError for requests that never fit.
     """
     point = closed_loop(config, concurrency, num_requests)
-    return point.requests, measure(point.requests, _rules(config, concurrency)), point.stats
+    return point.requests, measure(point.requests, _rules(config)), point.stats
 
 
-def _rules(config: Config, concurrency: int) -> Rules:
-    """What a load generator would measure this point by."""
+def _rules(config: Config) -> Rules:
+    """What a load generator would measure this point by, but for the steady window: measuring every token once more
+    would take longer than simulating it."""
     load = config.load
     return Rules(
-        concurrency=concurrency,
         slo_ttft_ms=load.slo_ttft_ms,
         slo_tpot_ms=load.slo_tpot_ms,
         slo_e2el_ms=load.slo_e2el_ms,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from install import READY
 from places import HERE, ROOT
 
 sys.path.insert(0, str(ROOT / "tests" / "e2e"))  # for sweep_process
@@ -21,10 +22,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def sglang_python() -> str:
-    python = os.environ.get("SGLANG_PYTHON") or str(ROOT / "build" / "sglang" / "bin" / "python")
-    if not Path(python).is_file():
-        pytest.skip(f"no SGLang at {python}: run make test-sglang, or set SGLANG_PYTHON")
-    return python
+    named, folder = os.environ.get("SGLANG_PYTHON"), ROOT / "build" / "sglang"
+    if not named and not (folder / READY).is_file():  # half installed is not installed
+        pytest.skip(f"no SGLang in {folder}: run make test-sglang, or set SGLANG_PYTHON")
+    return named or str(folder / "bin" / "python")
 
 
 @pytest.fixture(scope="session")

@@ -139,7 +139,7 @@ def test_every_admission_rule_ends_every_request(asked: list[Asked], rule: Admis
 
 def test_measures_are_the_load_generators() -> None:
     requests, measures, _ = simulate_point(CELLS["hisparse_sync"], 8, 16)
-    assert measures == measure(requests, Rules(concurrency=8, devices=8))
+    assert measures == measure(requests, Rules(devices=8))
     assert measures["total_output_tokens"] == 16 * 8192
     assert measures["output_throughput_per_device"] == pytest.approx(float(measures["output_throughput"] or 0) / 8)
 
