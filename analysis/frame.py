@@ -286,9 +286,11 @@ def _bundles(cells: list[str], configs: dict[str, dict[str, Any]]) -> list[tuple
 
 
 def _differing(flat: list[dict[str, Any]]) -> set[str]:
-    """Keys that all have, with values that are not the same in all: a key that some lack came with another version."""
-    shared = set.intersection(*(set(one) for one in flat))
-    return {key for key in shared if len({repr(one[key]) for one in flat}) > 1}
+    """Keys whose values are not the same in all. A key that some lack came with another version: it is named only
+    where no other tells them apart."""
+    keys = set().union(*flat)
+    differing = {key for key in keys if len({repr(one.get(key)) for one in flat}) > 1}
+    return {key for key in differing if all(key in one for one in flat)} or differing
 
 
 def _variants(bundles: list[tuple[dict[str, Any], list[str]]], told: set[str]) -> list[tuple[str, list[str]]]:
