@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.instances.base import ALONE, InstanceError, Place
 from harness.instances.process import ServerProcess
-from harness.instances.wire import TIMEOUT_S, Refused, fetch
+from harness.instances.wire import TIMEOUT_S, fetch_from
 from harness.records import ServerStats
 from harness.schema import Config, to_yaml
 from harness.sysinfo import machine
@@ -124,11 +124,4 @@ class NativeInstance:
             raise InstanceError(f"{path} did not answer: {error}") from error
 
     def _fetch(self, path: str, timeout_s: float) -> bytes:
-        self._running().check()
-        try:
-            return fetch(self._url + path, timeout_s)
-        except Refused:
-            raise
-        except InstanceError:
-            self._running().check(within_s=1.0)  # a dying server first drops its connections
-            raise
+        return fetch_from(self._running(), self._url + path, timeout_s)

@@ -64,8 +64,7 @@ class ServerProcess:
             told = self._tail()
             # SIGKILL comes from outside: from the kernel short of memory, or from somebody. A port may be free again.
             killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)  # the latter is how `keeper` says it
-            outside = killed or os.strerror(errno.EADDRINUSE).lower() in told.lower()
-            raise InstanceError(f"the server ended with exit code {code}{told}", may_pass=outside)
+            raise InstanceError(f"the server ended with exit code {code}{told}", may_pass=killed or port_taken(told))
 
     @property
     def log_size(self) -> int:
@@ -97,6 +96,11 @@ class ServerProcess:
     def _tail(self) -> str:
         lines = [line for line in self.read_log(0)[0][-LOG_TAIL_CHARS:].splitlines() if line.strip()]
         return f": {lines[-1].strip()}" if lines else ""
+
+
+def port_taken(said: str) -> bool:
+    """Whether a server's last words are that its port is another's."""
+    return os.strerror(errno.EADDRINUSE).lower() in said.lower()
 
 
 def _environment(own_interpreter: bool) -> dict[str, str]:

@@ -16,12 +16,12 @@ from typing import Any
 
 from harness.instances import keeper
 from harness.instances.base import ALONE, InstanceError, Place, own_address
-from harness.instances.process import ServerProcess
+from harness.instances.process import ServerProcess, port_taken
 from harness.instances.sglang_command import launch
 from harness.instances.sglang_folder import write_config_folder
 from harness.instances.sglang_log import is_fatal, reason
 from harness.instances.sglang_metrics import Scrape, server_stats
-from harness.instances.wire import Refused, fetch, fetch_json
+from harness.instances.wire import Refused, fetch, fetch_from, fetch_json
 from harness.records import ServerStats
 from harness.schema import Config
 from harness.sysinfo import machine
@@ -137,14 +137,7 @@ class SGLangInstance:
 
     def _fetch(self, path: str) -> bytes:
         with _explained(self):
-            self._running().check()
-            try:
-                return fetch(self._local + path)
-            except Refused:
-                raise
-            except InstanceError:
-                self._running().check(within_s=1.0)  # a dying server first drops its connections
-                raise
+            return fetch_from(self._running(), self._local + path)
 
 
 class StartWatch:
@@ -185,7 +178,7 @@ class _explained:
         process = self._instance._process
         why = reason(process.read_log(0)[0]) if process else None
         if why:
-            may_pass = error.may_pass or "address already in use" in why.lower()
+            may_pass = error.may_pass or port_taken(why)
             raise InstanceError(f"{str(error).partition(': ')[0]}: {why}", may_pass=may_pass) from error
 
 

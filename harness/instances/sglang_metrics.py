@@ -76,7 +76,7 @@ def server_stats(scrape: Scrape, log: str, config: Config, version: str) -> Serv
     if retracted is None and decoded is not None:
         retracted = 0.0  # it is exported from the first one on
     host_tokens = most.host_tokens or 0
-    held = None if most.device_tokens is None else most.device_tokens
+    held = most.device_tokens
     state_tokens = host_tokens if config.offload.system.offloads else (held or 0)
     return ServerStats(
         version=version,
