@@ -15,13 +15,12 @@ import argparse
 import cProfile
 import json
 import pstats
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,6 +30,7 @@ from analysis.frame import load
 from harness.config import load_cells
 from harness.display import SweepDisplay
 from harness.experiment import Cell, Point, experiment_dir, plan
+from harness.loadgen.paced.child import paced_server
 from harness.records import ResultRow, Status
 from harness.sweep import Sweep
 from harness.tracking import make_tracker
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tracker", choices=["wandb", "none"], default="wandb", help="wandb: offline")
     parser.add_argument("--profile", action="store_true", help="print where the driver's time goes")
     args = parser.parse_args(argv)
-    with tempfile.TemporaryDirectory() as folder, _server() as url:
+    with tempfile.TemporaryDirectory() as folder, paced_server("plain", FIRST_MS, STEP_MS) as url:
         cells = _cells(args.points, args.tracker, folder, url)
         begin = time.perf_counter()
         display = _sweep(cells, args.profile)
@@ -75,18 +75,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"not ok: {count} times {reason}")
     print(json.dumps(result))
     return 1 if result["failed"] else 0
-
-
-@contextmanager
-def _server() -> Iterator[str]:
-    pace = ("--first-ms", str(FIRST_MS), "--step-ms", str(STEP_MS))
-    command = [sys.executable, "-m", "harness.loadgen.paced", *pace]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            yield f"http://127.0.0.1:{int(server.stdout.readline())}"
-        finally:
-            server.kill()
 
 
 def _cells(points: int, tracker: str, folder: str, url: str) -> list[Cell]:

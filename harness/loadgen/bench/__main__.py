@@ -16,8 +16,6 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -25,6 +23,7 @@ from typing import Any
 from harness.loadgen.bench.clients import CLIENTS, Job, Report, interpreter, run
 from harness.loadgen.bench.install import write_tokenizer
 from harness.loadgen.bench.native import cross_check
+from harness.loadgen.paced.child import paced_server
 from harness.loadgen.paced.scenarios import SCENARIOS
 
 ACCURACY = ("plain", "four_per_event", "held_text", "late_usage", "error_event")
@@ -142,19 +141,6 @@ def _native(peers: Path, scratch: Path) -> dict[str, Any]:
             f"native server    {name:12} ttft {said['ttft_ms']:.1f} ms  {said['tokens_per_s']:.1f} tokens/s", flush=True
         )
     return found
-
-
-@contextmanager
-def paced_server(scenario: str, first_ms: float, step_ms: float) -> Iterator[str]:
-    """The URL of a server of one scenario, which ends with the block."""
-    pace = ["--scenario", scenario, "--first-ms", str(first_ms), "--step-ms", str(step_ms)]
-    command = [sys.executable, "-m", "harness.loadgen.paced", *pace]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.terminate()
 
 
 def _truth(url: str, requests: int, succeed: bool) -> dict[str, float | None]:
