@@ -17,8 +17,6 @@ def test_a_trace_is_replayed_by_two_processes_and_drawn_as_a_line(start: Start, 
         "load.slowdown=0.1,0.05",
         "load.num_requests=12",
         "load.processes=2",
-        "load.max_lag_p99_ms=5000",
-        "load.max_lag_share=10",
         "tracker=none",
         base=["experiment=trace_replay"],
     )

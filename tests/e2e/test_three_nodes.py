@@ -71,11 +71,7 @@ def nodes() -> Iterator[Nodes]:
 
 def begin(nodes: Nodes, home: Path, *overrides: str) -> SweepProcess:
     own = ("experiment=quickstart", "tracker=none", "workload.input_len=64", f"results_dir={home / 'results'}")
-    own += (
-        f"cluster.address={nodes.address}",
-        "load.max_lag_share=10",
-        "load.max_cpu_share=2",
-    )  # a busy machine is fine
+    own += (f"cluster.address={nodes.address}",)
     return SweepProcess(home / "run", [*own, *overrides], env=LOOPBACK)
 
 

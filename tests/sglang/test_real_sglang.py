@@ -24,7 +24,7 @@ def overrides(python: str, env: dict[str, str], results: Path, *more: str) -> li
         *("experiment=quickstart", "engine=sglang", "selector=dense", "offload=full_kv", "tracker=none"),
         *(f"engine.python={python}", f"engine.env=[{listed}]", f"results_dir={results}", "engine.context_len=512"),
         *("engine.device_kv_budget=2MiB", "engine.host_kv_budget=0", "engine.prefill_chunk_tokens=256"),
-        *("engine.memory_fraction=0.1", "engine.start_timeout_s=240", "load.max_cpu_share=1.0"),
+        *("engine.memory_fraction=0.1", "engine.start_timeout_s=240"),
         *(f"workload.input_len={INPUT}", f"workload.output_len={OUTPUT}", "load.concurrencies=[1,3]", *more),
         "load.requests_per_worker=2",
     ]
