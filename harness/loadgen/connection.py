@@ -12,10 +12,10 @@ import httptools
 
 from harness.loadgen.gather import Gatherer
 from harness.loadgen.response import USUAL_END, Response
-from harness.loadgen.stamps import ANCILLARY_BYTES, Ancillary, Moment, ask_for_stamps
+from harness.loadgen.stamps import ANCILLARY_BYTES, Moment, arrivals_s, ask_for_stamps
 from harness.loadgen.tls import Tls
 
-_MOST_LYING = 32  # pieces, and up to twice as many: handling them at once costs each a fraction of one at a time
+_MOST_LYING = 128  # pieces, and up to twice as many: handling them at once costs each a fraction of one at a time
 
 
 class Connection:
@@ -31,7 +31,10 @@ class Connection:
         self._ended: asyncio.Future[None] | None = None
         self._sending: asyncio.Task[None] | None = None  # what the socket did not take at once
         self._floor_s = 0.0  # nothing arrives before this
-        self._lying: list[tuple[Moment, Ancillary, bytes]] = []  # read, and to be taken in when there is a reason
+        # Read, and to be taken in when there is a reason:
+        self._lying: list[bytes] = []
+        self._moments: list[Moment] = []  # of the reads
+        self._stamps: list[bytes] = []  # the kernel's, of the same
         self.closed = False
         self.broken: str | None = None  # how it broke
         self.malformed: str | None = None  # what was not HTTP
@@ -102,13 +105,15 @@ class Connection:
         data = bytes(self._room[0][:size])
         response = self._response
         if response and response.can_wait and ancillary and data.endswith(USUAL_END):
-            lying = self._lying
-            lying.append((moment, ancillary, data))
-            if len(lying) >= self._most_lying:
+            self._lying.append(data)
+            self._moments.append(moment)
+            self._stamps.append(ancillary[0][2])
+            if len(self._lying) >= self._most_lying:
                 self._settle()
         elif data and response:
             self._settle()
-            self._take(response, moment.arrival_s(ancillary, self._floor_s), data)
+            self._floor_s = moment.arrival_s(ancillary, self._floor_s)
+            self._take(response, self._floor_s, data)
         else:  # nobody waits for these bytes: the server ends or misuses the connection
             self._settle()
             self._end()
@@ -117,23 +122,27 @@ class Connection:
         """Take in what was left lying."""
         if not self._lying:
             return
-        lying, self._lying = self._lying, []
+        reads, moments, stamps = self._lying, self._moments, self._stamps
+        self._lying, self._moments, self._stamps = [], [], []
         response = self._response
         if not response:
             return
-        times_s = []
-        for moment, ancillary, _ in lying:
-            self._floor_s = moment.arrival_s(ancillary, self._floor_s)
-            times_s.append(self._floor_s)
-        reads = [data for _, _, data in lying]
-        if not self.closed and response.take_usual(times_s, reads):
+        times_s = arrivals_s(moments, stamps, self._floor_s)
+        self._floor_s = times_s[-1]
+        self._take_many(response, times_s, reads)
+
+    def _take_many(self, response: Response, times_s: list[float], reads: list[bytes]) -> None:
+        """Take them in at once where all are usual, else those that are and the others one by one."""
+        if self.closed or response.complete or response.take_usual(times_s, reads):
             return
-        for time_s, data in zip(times_s, reads, strict=True):
-            if not self.closed and not response.complete:
-                self._take(response, time_s, data)
+        half = len(reads) // 2
+        if half:
+            self._take_many(response, times_s[:half], reads[:half])
+            self._take_many(response, times_s[half:], reads[half:])
+        else:
+            self._take(response, times_s[0], reads[0])
 
     def _take(self, response: Response, time_s: float, data: bytes) -> None:
-        self._floor_s = time_s
         try:
             if self._tls:
                 data = self._tls.decrypt(data)

@@ -12,7 +12,8 @@ from harness.loadgen.sse import EventSplitter, NotSSE
 from harness.records import RequestRecord
 from workloads import Prompt
 
-_SLICE = 64  # pieces parsed between two turns of the event loop: well under a millisecond
+_ALIKE = 256  # pieces read at once, when they are alike: well under a millisecond
+_OTHER = 32  # others between two turns of the event loop
 
 
 @dataclass(kw_only=True, slots=True)
@@ -71,14 +72,23 @@ async def digest(exchange: Exchange, *, exact: bool, start_s: float) -> tuple[Re
 
 async def _read(times_s: list[float], pieces: list[bytes]) -> StreamReading:
     reading, splitter = StreamReading(), EventSplitter()
+    start, at_once, others = 0, _ALIKE, 0
     try:
-        for start in range(0, len(pieces), _SLICE):
-            times, slice_ = times_s[start : start + _SLICE], pieces[start : start + _SLICE]
-            if not (splitter.between and reading.add_whole(times, slice_)):
-                for time_s, piece in zip(times, slice_, strict=True):
-                    for event in splitter.take(time_s, piece):
-                        reading.add(event)
-            await asyncio.sleep(0)
+        while start < len(pieces):
+            end = start + at_once
+            if reading.alike and splitter.between:
+                if reading.add_alike(times_s[start:end], pieces[start:end]):
+                    start, others = end, _OTHER
+                else:  # one of them is different: fewer, or none
+                    at_once = min(at_once, len(pieces) - start) // 2
+                    reading.alike = reading.alike if at_once else None
+            else:
+                for event in splitter.take(times_s[start], pieces[start]):
+                    reading.add(event)
+                start, at_once, others = start + 1, _ALIKE, others + 1
+            if others >= _OTHER:
+                others = 0
+                await asyncio.sleep(0)
         for event in splitter.close(times_s[-1] if times_s else 0.0):
             reading.add(event)
     except NotSSE as line:

@@ -18,9 +18,9 @@ from typing import Protocol
 from harness.loadgen.stamps import STAMPED, Moment
 
 _ROOM = 1 << 16  # bytes of one read
-_LONGEST_WAIT_S = 0.005  # asyncio's timers round up to whole milliseconds
+_LONGEST_WAIT_S = 0.008  # asyncio's timers round up to whole milliseconds
 _SHORTEST_WAIT_S = 0.001
-_OF_GAP = 0.25  # of the time between two events of a stream, but for the closest tenth of them
+_OF_GAP = 1 / 3  # of the time between two events of a stream, but for the closest tenth of them
 _OF_REQUEST = 0.005  # of the time a request takes
 _WORTH = 3  # events that a wait must bring to be worth its timer
 _SAMPLE = 512  # events between two decisions about the wait
@@ -82,11 +82,8 @@ class Gatherer:
             self._look()
 
     def _look(self) -> None:
-        """Read every socket that has something."""
+        """Read every socket that has something; look again soon, or when there is something again."""
         assert self._epoll is not None
-        if self._timer:
-            self._timer = None
-            self._loop.add_reader(self._epoll, self._wake)
         ready = self._epoll.poll(0)
         moment = Moment()
         owners = self._owners
@@ -96,6 +93,13 @@ class Gatherer:
                 owner.read(moment)
         if len(self.gaps_s) >= _SAMPLE:
             self._decide(moment.now_s)
+        if not self._timer:
+            return
+        if self._wait_s and ready:
+            self._timer = self._loop.call_later(self._wait_s, self._look)
+        else:
+            self._timer = None
+            self._loop.add_reader(self._epoll, self._wake)
 
     def _decide(self, now_s: float) -> None:
         """How long what arrives may lie."""

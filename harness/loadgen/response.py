@@ -7,7 +7,7 @@ from itertools import repeat
 
 import httptools
 
-from harness.loadgen.sse import whole_events
+from harness.loadgen.sse import are_whole_events
 
 # A JSON event's end and its HTTP chunk's. No chunked response ends like this (before its last CRLF there is another),
 # and it is neither `data: [DONE]` nor a comment.
@@ -66,7 +66,7 @@ class Response:
             len(h) + n + 4 for h, n in zip(heads, sizes, strict=True)
         ]:
             return False
-        if whole_events(bodies) is None:
+        if not are_whole_events(bodies):
             return False
         self.now_s = times_s[-1]
         self._on_events(times_s, bodies)

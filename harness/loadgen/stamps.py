@@ -10,6 +10,8 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
+from operator import le
 
 STAMPED = sys.platform == "linux"
 _SO_TIMESTAMPNS = 35  # Linux's; Python has no name for it
@@ -43,6 +45,21 @@ class Moment:
             if earliest_s <= time_s <= self.now_s:
                 return time_s
         return arrival_s(ancillary, earliest_s)  # it came after this moment, or the clock was set
+
+
+def arrivals_s(moments: Sequence[Moment], stamps: Sequence[bytes], earliest_s: float) -> list[float]:
+    """`Moment.arrival_s` of many reads of one socket, one after the other; `stamps` are the kernel's own bytes."""
+    parts = struct.unpack(f"@{2 * len(stamps)}l", b"".join(stamps))
+    times_s = [
+        seconds - moment._ahead_s + nanoseconds * 1e-9
+        for moment, seconds, nanoseconds in zip(moments, parts[::2], parts[1::2], strict=True)
+    ]
+    in_order = all(map(le, [earliest_s, *times_s], times_s))
+    if in_order and all(time_s <= moment.now_s for time_s, moment in zip(times_s, moments, strict=True)):
+        return times_s
+    for place, (moment, stamp) in enumerate(zip(moments, stamps, strict=True)):
+        times_s[place] = earliest_s = moment.arrival_s([(0, 0, stamp)], earliest_s)
+    return times_s
 
 
 def arrival_s(ancillary: Ancillary, earliest_s: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from itertools import pairwise
 
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.loadgen.counts import Delta, Uncountable, count_tokens
+from harness.loadgen.counts import Deltas, Uncountable, count_tokens
+from harness.loadgen.exchange import _read
 from harness.loadgen.reading import StreamReading
 from harness.loadgen.sse import NotSSE, events
 
@@ -62,7 +64,7 @@ def test_a_line_of_no_known_field_is_refused():
 
 
 def deltas(*triples):
-    return [Delta(*triple) for triple in triples]
+    return Deltas(*map(list, zip(*triples, strict=True)))
 
 
 def test_continuous_usage_counts_what_it_grew_by_whatever_the_text():
@@ -78,7 +80,8 @@ def test_usage_zero_until_the_end_is_not_continuous():
 def test_chunks_that_came_together_are_one():
     together = deltas((1, "a", 1), (1, "b", 2), (2, "c", 3), (3, "d", 4), (3, "e", 5))
     assert count_tokens(together, 5) == ([1, 2, 3], [2, 1, 2], "continuous_usage", False)
-    assert count_tokens([delta._replace(completed=None) for delta in together], 5).tokens == [2, 1, 2]
+    together.completed = [None] * 5
+    assert count_tokens(together, 5).tokens == [2, 1, 2]
 
 
 def test_chunks_of_one_size_are_told_from_their_texts():
@@ -236,29 +239,75 @@ WHOLE = [
     chunk("é🙂\\", 3),
     chunk("b"),
     chunk("", 4, "length"),
+    chunk("t", 5, total_tokens=7),
+    chunk("u", 10, total_tokens=9),
+    {"choices": [{"delta": {"content": "d"}, "finish_reason": None}]},
+    {"choices": [{"delta": {"content": 'e"\t'}, "finish_reason": None}]},
+    {"choices": [{"delta": {"content": "f", "reasoning": "g"}}]},
+    {"choices": [{"text": "h", "finish_reason": None}], "usage": {"prompt_tokens": 0, "completion_tokens": 6}},
+    {"choices": [{"text": "i", "logprobs": {"tokens": 3}, "finish_reason": None}]},
+    {"choices": [{"text": "j"}, {"text": "k"}]},
+    {"text": "l", "output_ids": [1], "meta_info": {"prompt_tokens": 5, "completion_tokens": 1}},
+    {"text": "lm", "output_ids": [1, 2], "meta_info": {"prompt_tokens": 5, "completion_tokens": 2}},
     {"error": {"message": "boom"}},
     {"choices": []},
     chunk("c", 10**30),
 ]
+USUAL = b'data: {"choices":[{"text":"%b","finish_reason":null}],"usage":{"prompt_tokens":5,"completion_tokens":%b}}\n\n'
+VALUES = [  # a text, a count: what may stand between the quotes, and what may not
+    (b"x", b"1"),
+    (b"\\n", b"2"),
+    (b"\\ud83d", b"3"),  # half a pair
+    (b"\xc3", b"4"),  # half a character
+    (b"x\t", b"5"),
+    (b'x"', b"6"),
+    (b'x","finish_reason":null,"y":"', b"7"),
+    (b"x\\", b"8"),
+    (b'","', b"9"),
+    (b"\\u0000", b"10"),
+    (b"\0", b"11"),
+    (b"x", b"01"),
+    (b"x", b"1.5"),
+    (b"x", b"null"),
+    (b"x", b"-1"),
+    (b"x", b"99999999999"),
+    (b"x", b"12,13"),
+    (b"x", b'14},"usage":{"completion_tokens":15'),
+]
 RAW = [b"data: {]}\n\n", b'data: {"a":[{}\n\n', b"data: {}]}\n\n", b"data: {},{}\n\n", b"data: [DONE]\n\n", b": x\n\n"]
-PIECE = st.one_of(st.sampled_from([b"data: " + json.dumps(p).encode() + b"\n\n" for p in WHOLE]), st.sampled_from(RAW))
+PIECE = st.one_of(
+    st.sampled_from([b"data: " + json.dumps(p).encode() + b"\n\n" for p in WHOLE]),
+    st.sampled_from([USUAL % values for values in VALUES]),
+    st.sampled_from(RAW),
+    st.just(b"da"),
+    st.just(b'data: {"choices":[{"te'),
+)
 
 
-@given(st.lists(PIECE, max_size=12))
-def test_events_parsed_together_say_what_each_would(pieces):
-    together, alone = StreamReading(), StreamReading()
+@given(st.lists(st.one_of(PIECE, st.just(USUAL % VALUES[0])), max_size=14))
+def test_alike_events_say_what_each_would(pieces):
     times_s = [float(number) for number in range(len(pieces))]
-    if not together.add_whole(times_s, pieces):
+    together, alone = asyncio.run(_read(times_s, pieces)), StreamReading()
+    try:
         for event in events(zip(times_s, pieces, strict=True)):
-            together.add(event)
-    for event in events(zip(times_s, pieces, strict=True)):
-        alone.add(event)
+            alone.add(event)
+    except NotSSE:
+        alone.problem = alone.problem or together.problem  # whose class is `_read`'s to say
     assert together == alone
 
 
-def test_usual_events_are_parsed_together():
-    pieces = [b"data: " + json.dumps(chunk("x", n)).encode() + b"\n\n" for n in range(1, 20)]
+@pytest.mark.parametrize("usage", [{}, {"usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}])
+@pytest.mark.parametrize("choice", [{"text": "x"}, {"delta": {"content": "x", "reasoning_content": None}}])
+def test_alike_events_are_not_parsed_one_by_one(choice, usage):
+    pieces = []
+    for number in range(1, 20):
+        count = {"usage": usage["usage"] | {"completion_tokens": number, "total_tokens": 3 + number}} if usage else {}
+        payload = {"id": "cmpl-1", "choices": [choice | {"index": 0, "finish_reason": None}]} | count
+        pieces.append(b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n")
     reading = StreamReading()
-    assert reading.add_whole([1.0] * 19, pieces)
-    assert (reading.text, reading.completion_tokens) == ("x" * 19, 19)
-    assert not reading.add_whole([1.0], [b"data: {}\r\n\r\n"])
+    for event in events([(1.0, pieces[0])]):
+        reading.add(event)
+    assert reading.add_alike([1.0] * 18, pieces[1:])
+    assert (reading.text, reading.completion_tokens) == ("x" * 19, 19 if usage else None)
+    assert not reading.add_alike([1.0], [b"data: {}\n\n"])
+    assert not reading.add_alike([1.0], [pieces[0].replace(b"cmpl-1", b"cmpl-2")])
