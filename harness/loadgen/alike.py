@@ -1,4 +1,4 @@
-"""Reads events that are one another's copies but for their text and their counts of tokens, without parsing each.
+"""Reads events that are one another's copies but for their text and their numbers, without parsing each.
 
 All chunks of a stream but its first and last are. What one of them was parsed to fixes which bytes stay: events made
 of these bytes and of one text and some numbers mean the same, with that text and those numbers.
@@ -8,99 +8,136 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import chain, repeat
-from typing import Any, NamedTuple, Self
+from itertools import repeat
+from operator import sub
 
 import orjson
+
+from harness.loadgen.reading import MOST_TOKENS, Batch, StreamReading
+from harness.loadgen.sse import Event
+
+USUAL_END = b"}\n\n\r\n"
+"""A JSON event's end and its HTTP chunk's. No chunked response ends like this (before its last CRLF there is another),
+and it is neither `data: [DONE]` nor a comment."""
 
 _VARIES = re.compile(
     r'"(?:text|content|reasoning_content|reasoning)": ?"(?P<text>(?:[^"\\]|\\.)*)"'
     r'|"(?P<name>\w*tokens)": ?(?P<count>[0-9]+)'
+    r'|"id": ?"(?P<id>[^"\\]*)"'
+    r'|"created": ?(?P<created>[0-9]+)'
 )
-_MARK = "\0"  # no JSON has it, except escaped
+_HEAD = r"(?:\A|(?<=\n\n\r\n))([0-9a-fA-F]+)\r\n"  # of a chunk that begins here, or where the one before ended
+_KINDS = {  # what stands where
+    "text": r'([^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*)',
+    "count": r"(0|[1-9][0-9]{0,9})",
+    "id": r'[^"\\\x00-\x1f]*',
+    "created": r"(?:0|[1-9][0-9]*)",
+}
 _TEXT, _COMPLETED, _PROMPT = "text", "completion_tokens", "prompt_tokens"
+_MOST_KNOWN = 256
+_MOST_KINDS = 8  # of events in one response; where there are more, looking for copies is in vain
 
 
-class Values(NamedTuple):
-    """What varies, one entry an event; None for a count that these events have not."""
+class Copies:
+    """Reads one response's events that came each in an HTTP chunk of its own, where they are copies."""
 
-    texts: list[str]
-    completed: list[int] | None  # `completion_tokens`
-    prompt: list[int] | None  # `prompt_tokens`
+    def __init__(self) -> None:
+        self._alike: _Alike | None = None
+        self._refused = b""  # the last chunk that can have no copies
+        self._kinds = 0
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether this response has other events."""
+        return self._kinds >= _MOST_KINDS
+
+    def read(self, times_s: list[float], wire: bytes, ends: Sequence[int]) -> Batch | None:
+        """What chunks say that came at `times_s`, each until one of `ends`. None, if any is something else."""
+        found = self._alike.read(times_s, wire, ends) if self._alike else None
+        if found is None and (self._alike is None or len(ends) == 1) and not self.hopeless:
+            first = wire[: ends[0]]
+            if first != self._refused:
+                self._kinds += 1
+                self._alike = _Alike.to(first.partition(b"\r\n")[2].removesuffix(b"\r\n"))
+                self._refused = b"" if self._alike else first
+                found = self._alike.read(times_s, wire, ends) if self._alike else None
+        return found
 
 
-class Alike:
+class _Alike:
     """Events like one that is known."""
 
-    def __init__(self, fixed: list[str], names: list[str]) -> None:
-        self._fixed, self._names = fixed, names  # what stays; what is between
+    def __init__(self, pattern: str, names: list[str]) -> None:
+        """pattern: of a chunk, with a group for its size and one for each of `names`."""
+        self._pattern = re.compile(pattern)
+        self._names = names
 
     @classmethod
-    def to(cls, event: bytes) -> Self | None:
-        """Those like `event` (one whole event with its blank line); None when it is of another kind.
-
-        It must be a JSON object with one text, and have no count twice.
-        """
+    def to(cls, event: bytes) -> _Alike | None:
+        """Those like `event` (with its blank line); None if it is no chunk with nothing but its text and its counts."""
         try:
             whole = event.decode()
         except UnicodeDecodeError:
             return None
-        fixed, names, end = [], [], 0
+        pattern, names, end = _HEAD, [], 0
         for found in _VARIES.finditer(whole):
-            name = found["name"] or _TEXT
-            start, stop = found.span("count" if found["name"] else "text")
-            fixed.append(whole[end:start])
-            names.append(name)
+            kind = next(kind for kind in _KINDS if found[kind] is not None)
+            start, stop = found.span(kind)
+            pattern += re.escape(whole[end:start]) + _KINDS[kind]
+            names += [found["name"] or _TEXT] if kind in ("text", "count") else []
             end = stop
-        fixed.append(whole[end:])
-        usual = fixed[0].startswith("data: {") and fixed[-1].endswith("}\n\n") and whole.count("\n") == 2
-        return cls(fixed, names) if usual and _TEXT in names and len(set(names)) == len(names) else None
-
-    def read(self, pieces: Sequence[bytes]) -> Values | None:
-        """The values of pieces that are each one such event; None for any others."""
-        if not all(piece.endswith(b"}\n\n") for piece in pieces):
+        pattern += re.escape(whole[end:] + "\r\n")
+        usual = whole.startswith("data: {") and whole.endswith("}\n\n") and whole.count("\n") == 2
+        if not usual or _TEXT not in names or len(set(names)) < len(names):
             return None
-        try:
-            columns = self._columns(b"".join(pieces).decode(), len(pieces))
-            if columns is None:
+        known = _KNOWN.get(pattern)  # by other responses of the server
+        if known is None:
+            known = cls(pattern, names)
+            if not known._agrees(event):
                 return None
+            if len(_KNOWN) >= _MOST_KNOWN:
+                _KNOWN.clear()
+            _KNOWN[pattern] = known
+        return known
+
+    def _agrees(self, event: bytes) -> bool:
+        """Whether reading `event` as a copy of itself gives what parsing it does."""
+        if b'"meta_info"' in event:  # of /generate: what its text means depends on the one before
+            return False
+        parsed = StreamReading()
+        parsed.add(Event(0.0, event.removeprefix(b"data: ").removesuffix(b"\n\n"), b""))
+        wire = b"%x\r\n%b\r\n" % (len(event), event)
+        batch, read = self.read([0.0], wire, [len(wire)]), StreamReading()
+        if batch is None:
+            return False
+        read.add_batch(batch)
+        return read == parsed and len(read.deltas) == 1
+
+    def read(self, times_s: list[float], wire: bytes, ends: Sequence[int]) -> Batch | None:
+        """As `Copies.read`."""
+        count = len(ends)
+        try:
+            rows = self._pattern.findall(wire.decode())
+            if len(rows) != count or wire.count(USUAL_END) != count:
+                return None
+            heads, *columns = zip(*rows, strict=True)
             found = dict(zip(self._names, columns, strict=True))
             texts = _strings(found.pop(_TEXT))
-            counts = {name: _numbers(column) for name, column in found.items()}
         except ValueError:  # of Unicode, of JSON
             return None
-        if texts is None or None in counts.values():
+        sizes = map(sub, map(sub, ends, [0, *ends]), map(len, heads))  # of events, with two line ends
+        if list(map(int, heads, repeat(16))) != [size - 4 for size in sizes]:
             return None
-        return Values(texts, counts.get(_COMPLETED), counts.get(_PROMPT))
-
-    def _columns(self, whole: str, count: int) -> list[list[str]] | None:
-        """What stands in each varying place of `count` events, which are `whole` and nothing else; None otherwise."""
-        marked = whole
-        for part in self._fixed:
-            marked = marked.replace(part, _MARK)
-        step = len(self._fixed)
-        parts = marked.split(_MARK)
-        if len(parts) != count * step + 1:
+        numbers = {name: list(map(int, column)) for name, column in found.items()}
+        if any(max(column) > MOST_TOKENS for column in numbers.values()):
             return None
-        columns = [parts[place::step] for place in range(1, step)]
-        again: list[Any] = [repeat(self._fixed[0], count)]
-        for column, part in zip(columns, self._fixed[1:], strict=True):
-            again += column, repeat(part)
-        rebuilt = "".join(chain.from_iterable(zip(*again, strict=False)))
-        return columns if rebuilt == whole else None
+        return Batch(times_s, texts, numbers.get(_COMPLETED), numbers.get(_PROMPT))
 
 
-def _strings(column: list[str]) -> list[str] | None:
-    """What JSON strings say, given what is between their quotes; None or ValueError where that is none."""
-    together = '["' + '","'.join(column) + '"]'
-    if "\\" in together:  # what is escaped could hide where one ends
-        return [orjson.loads(f'"{text}"') for text in column]
-    texts: list[str] = orjson.loads(together)
-    return texts if len(texts) == len(column) else None
+_KNOWN: dict[str, _Alike] = {}
 
 
-def _numbers(column: list[str]) -> list[int] | None:
-    """JSON's whole numbers, none negative; None if any is something else. Raises ValueError where one is no JSON."""
-    numbers = orjson.loads("[" + ",".join(column) + "]")
-    whole = len(numbers) == len(column) and set(map(type, numbers)) == {int} and min(numbers) >= 0
-    return numbers if whole else None
+def _strings(column: Sequence[str]) -> list[str]:
+    """What JSON strings say, given what is between their quotes, which is without any. Raises ValueError."""
+    texts: list[str] = orjson.loads('["' + '","'.join(column) + '"]')
+    return texts

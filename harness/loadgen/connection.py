@@ -7,15 +7,21 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
 
 import httptools
 
+from harness.loadgen.alike import USUAL_END
 from harness.loadgen.gather import Gatherer
-from harness.loadgen.response import USUAL_END, Response
+from harness.loadgen.response import Response
 from harness.loadgen.stamps import ANCILLARY_BYTES, Moment, arrivals_s, ask_for_stamps
 from harness.loadgen.tls import Tls
 
-_MOST_LYING = 128  # pieces, and up to twice as many: handling them at once costs each a fraction of one at a time
+_READ, _MORE = 1 << 12, 1 << 16  # bytes of one read: usually, and where there were as many
+# Reads that are taken in at once, which costs each a fraction of one at a time: few at first, as it is from their
+# times that the gatherer learns how long it may wait.
+_FEW, _MANY = 16, 128
 
 
 class Connection:
@@ -23,18 +29,16 @@ class Connection:
 
     def __init__(self, sock: socket.socket, tls: Tls | None, peer: str, gatherer: Gatherer) -> None:
         self._sock, self._tls, self._gatherer = sock, tls, gatherer
-        self._receive, self._room = sock.recvmsg_into, (gatherer.room,)
-        self._most_lying = _MOST_LYING + sock.fileno() % _MOST_LYING  # streams in step must not all settle at once
+        self._receive = sock.recvmsg
+        # Reads lie here until there is a reason to take them in: of each its bytes, the kernel's stamp, the moment.
+        self._lying: list[Any] = []
+        self._at_once = _FEW + sock.fileno() % _FEW  # streams in step must not all settle at once
         self.peer = peer  # the server's address
         self._loop = asyncio.get_running_loop()
         self._response: Response | None = None
         self._ended: asyncio.Future[None] | None = None
         self._sending: asyncio.Task[None] | None = None  # what the socket did not take at once
         self._floor_s = 0.0  # nothing arrives before this
-        # Read, and to be taken in when there is a reason:
-        self._lying: list[bytes] = []
-        self._moments: list[Moment] = []  # of the reads
-        self._stamps: list[bytes] = []  # the kernel's, of the same
         self.closed = False
         self.broken: str | None = None  # how it broke
         self.malformed: str | None = None  # what was not HTTP
@@ -90,57 +94,60 @@ class Connection:
         self.read(Moment())
         self._settle()
 
-    def read(self, moment: Moment) -> None:
-        """Read what has arrived, as far as there is room."""
+    def read(self, moment: Moment, most: int = _READ) -> None:
+        """Read what has arrived."""
         if self.closed:
             return
         try:
-            size, ancillary, _, _ = self._receive(self._room, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._receive(most, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._settle()
             self._break(f"the connection broke: {error}")
             return
-        data = bytes(self._room[0][:size])
         response = self._response
         if response and response.can_wait and ancillary and data.endswith(USUAL_END):
-            self._lying.append(data)
-            self._moments.append(moment)
-            self._stamps.append(ancillary[0][2])
-            if len(self._lying) >= self._most_lying:
+            lying = self._lying
+            lying += (data, ancillary[0][2], moment)
+            if len(lying) >= 3 * self._at_once:
                 self._settle()
         elif data and response:
             self._settle()
             self._floor_s = moment.arrival_s(ancillary, self._floor_s)
             self._take(response, self._floor_s, data)
+            if len(data) == most == _READ:
+                self.read(moment, _MORE)
         else:  # nobody waits for these bytes: the server ends or misuses the connection
             self._settle()
             self._end()
 
     def _settle(self) -> None:
         """Take in what was left lying."""
-        if not self._lying:
+        lying = self._lying
+        if not lying:
             return
-        reads, moments, stamps = self._lying, self._moments, self._stamps
-        self._lying, self._moments, self._stamps = [], [], []
+        reads, stamps, moments = lying[::3], lying[1::3], lying[2::3]
+        self._lying = []
+        self._at_once = min(2 * self._at_once, _MANY + self._sock.fileno() % _FEW)
         response = self._response
         if not response:
             return
         times_s = arrivals_s(moments, stamps, self._floor_s)
         self._floor_s = times_s[-1]
-        self._take_many(response, times_s, reads)
+        self._take_many(response, times_s, b"".join(reads), list(accumulate(map(len, reads))))
 
-    def _take_many(self, response: Response, times_s: list[float], reads: list[bytes]) -> None:
-        """Take them in at once where all are usual, else those that are and the others one by one."""
-        if self.closed or response.complete or response.take_usual(times_s, reads):
+    def _take_many(self, response: Response, times_s: list[float], wire: bytes, ends: list[int]) -> None:
+        """Take reads in at once where all are usual, else those that are and the others one by one."""
+        if self.closed or response.complete or response.take_usual(times_s, wire, ends):
             return
-        half = len(reads) // 2
+        half = len(ends) // 2
         if half:
-            self._take_many(response, times_s[:half], reads[:half])
-            self._take_many(response, times_s[half:], reads[half:])
+            cut = ends[half - 1]
+            self._take_many(response, times_s[:half], wire[:cut], ends[:half])
+            self._take_many(response, times_s[half:], wire[cut:], [end - cut for end in ends[half:]])
         else:
-            self._take(response, times_s[0], reads[0])
+            self._take(response, times_s[0], wire)
 
     def _take(self, response: Response, time_s: float, data: bytes) -> None:
         try:

@@ -17,7 +17,6 @@ from typing import Protocol
 
 from harness.loadgen.stamps import STAMPED, Moment
 
-_ROOM = 1 << 16  # bytes of one read
 _LONGEST_WAIT_S = 0.008  # asyncio's timers round up to whole milliseconds
 _SHORTEST_WAIT_S = 0.001
 _OF_GAP = 1 / 3  # of the time between two events of a stream, but for the closest tenth of them
@@ -42,7 +41,6 @@ class Gatherer:
         self._timer: asyncio.Handle | None = None  # of the next look, None when the loop waits for the epoll
         self._decided_s = time.perf_counter()
         self._wait_s = 0.0
-        self.room = memoryview(bytearray(_ROOM))  # what is read comes here first: one place, always warm
         self.gaps_s: list[float] = []  # appended by whoever reads events: from the one before in their stream
         self.last_took_s = 1.0  # a request, so written
         if self._epoll:
@@ -82,8 +80,11 @@ class Gatherer:
             self._look()
 
     def _look(self) -> None:
-        """Read every socket that has something; look again soon, or when there is something again."""
+        """Read every socket that has something."""
         assert self._epoll is not None
+        if self._timer:
+            self._timer = None
+            self._loop.add_reader(self._epoll, self._wake)
         ready = self._epoll.poll(0)
         moment = Moment()
         owners = self._owners
@@ -93,13 +94,6 @@ class Gatherer:
                 owner.read(moment)
         if len(self.gaps_s) >= _SAMPLE:
             self._decide(moment.now_s)
-        if not self._timer:
-            return
-        if self._wait_s and ready:
-            self._timer = self._loop.call_later(self._wait_s, self._look)
-        else:
-            self._timer = None
-            self._loop.add_reader(self._epoll, self._wake)
 
     def _decide(self, now_s: float) -> None:
         """How long what arrives may lie."""

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from harness.loadgen.alike import Alike
 from harness.loadgen.counts import Deltas, TokenCounts, Uncountable, count_tokens
 from harness.loadgen.sse import Event
 
 _DONE = b"[DONE]"
-_META = b'"meta_info"'  # of /generate, whose events repeat the earlier ones
-_MOST_TOKENS = 1 << 31  # of one request; a count beyond it is none
-_MOST_KINDS = 8  # of events that are alike in one response; where there are more, looking for them is in vain
+MOST_TOKENS = 1 << 31  # of one request; a count beyond it is none
 _CUT_SHORT = "the stream ended in [DONE] without a finish reason"
 _BROKEN_OFF = {"abort", "error", "cancelled"}  # finish reasons of a request the server gave up
 
@@ -52,6 +48,15 @@ def carries_token(event: Event) -> bool:
     return any(reading.deltas.texts) or any(reading.deltas.completed)
 
 
+class Batch(NamedTuple):
+    """Chunks with nothing but a text and counts, one entry each; None for counts that they have not."""
+
+    times_s: list[float]
+    texts: list[str]
+    completed: list[int] | None  # `completion_tokens`
+    prompt: list[int] | None  # `prompt_tokens`
+
+
 @dataclass(slots=True)
 class StreamReading:
     """Takes the events of one response in order (`add`), then judges them (`judge`)."""
@@ -62,8 +67,6 @@ class StreamReading:
     prompt_tokens: int | None = None  # the server's last word
     completion_tokens: int | None = None  # the server's last word
     problem: Problem | None = None  # the first one
-    alike: Alike | None = field(default=None, compare=False)  # what the next event will probably be like
-    _kinds: int = field(default=0, compare=False)
     _so_far: str = ""  # the text of a stream whose every event repeats it
     _counts: TokenCounts | None = None
 
@@ -75,40 +78,21 @@ class StreamReading:
         if event.data == _DONE:
             self.done = True
             return
-        before = len(self.deltas)
         try:
             self._add_payload(event, _loads(event.data))
         except ValueError:
             self.problem = ("malformed", f"an event is not JSON: {one_line(event.data, 80)}")
-        if len(self.deltas) == before + 1 and self._kinds < _MOST_KINDS:
-            self._expect(event)
 
-    def _expect(self, event: Event) -> None:
-        """More like this one, if it is a chunk with nothing but its text and its counts."""
-        if event.name or self.finish_reason or self.problem or _META in event.data:
+    def add_batch(self, batch: Batch) -> None:
+        """Take several events at once."""
+        if self.done or self.problem:
             return
-        self._kinds += 1
-        piece = b"data: " + event.data + b"\n\n"
-        alike = Alike.to(piece)
-        values = alike and alike.read([piece])
-        if values and values.prompt in (None, [self.prompt_tokens]):
-            as_parsed = self.deltas.texts[-1:], self.deltas.completed[-1:]
-            self.alike = alike if (values.texts, values.completed or [None]) == as_parsed else None
-
-    def add_alike(self, times_s: Sequence[float], pieces: Sequence[bytes]) -> bool:
-        """Take pieces that are each one event of the expected kind; False, with nothing done, for any others."""
-        values = self.alike and self.alike.read(pieces)
-        if not values or self.done or self.problem:
-            return False
-        if max(values.completed or (0,)) > _MOST_TOKENS or max(values.prompt or (0,)) > _MOST_TOKENS:
-            return False
         self._counts = None
-        self.deltas.times_s += times_s
-        self.deltas.texts += values.texts
-        self.deltas.completed += values.completed or [None] * len(pieces)
-        prompt = next(filter(None, reversed(values.prompt or ())), None)
-        self._note(prompt, values.completed[-1] if values.completed else None)
-        return True
+        self.deltas.times_s += batch.times_s
+        self.deltas.texts += batch.texts
+        self.deltas.completed += batch.completed or [None] * len(batch.texts)
+        prompt = next(filter(None, reversed(batch.prompt or ())), None)
+        self._note(prompt, batch.completed[-1] if batch.completed else None)
 
     def _add_payload(self, event: Event, payload: Any) -> None:
         """Take an event that is JSON."""
@@ -209,7 +193,7 @@ def _tokens(usage: dict[str, Any], name: str) -> int | None:
     count = usage.get(name)
     if count is None:
         return None
-    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= _MOST_TOKENS or count % 1:
+    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= MOST_TOKENS or count % 1:
         raise _Miscounted(f"{name} is {one_line(repr(count), 30)}, no number of tokens")
     return int(count)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.loadgen.alike import Copies
 from harness.loadgen.counts import Deltas, Uncountable, count_tokens
-from harness.loadgen.exchange import _read
 from harness.loadgen.reading import StreamReading
-from harness.loadgen.sse import NotSSE, events
+from harness.loadgen.sse import EventSplitter, NotSSE, events
 
 BODY = b': comment\n\ndata: {"a": 1}\n\nevent: error\r\ndata: x\r\n\r\nid: 3\ndata:two\ndata: lines\n\ndata: [DONE]\n\n'
 DATA = [b'{"a": 1}', b"x", b"two\nlines", b"[DONE]"]
@@ -284,16 +283,34 @@ PIECE = st.one_of(
 )
 
 
-@given(st.lists(st.one_of(PIECE, st.just(USUAL % VALUES[0])), max_size=14))
-def test_alike_events_say_what_each_would(pieces):
-    times_s = [float(number) for number in range(len(pieces))]
-    together, alone = asyncio.run(_read(times_s, pieces)), StreamReading()
+def read_alike(groups):
+    """All pieces, and where a group of them can be read together, that way; and how many were."""
+    copies, splitter, reading, together = Copies(), EventSplitter(), StreamReading(), 0
+    for pieces in groups:
+        chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
+        batch = copies.read([1.0] * len(chunks), b"".join(chunks), list(accumulate(map(len, chunks))))
+        if batch and splitter.between:
+            reading.add_batch(batch)
+            together += len(pieces)
+        else:
+            for piece in pieces:
+                for event in splitter.feed(1.0, piece):
+                    reading.add(event)
+    return reading, together
+
+
+@given(st.lists(st.lists(st.one_of(PIECE, st.just(USUAL % VALUES[0])), min_size=1, max_size=4), max_size=7))
+def test_alike_events_say_what_each_would(groups):
+    alone, splitter = StreamReading(), EventSplitter()
     try:
-        for event in events(zip(times_s, pieces, strict=True)):
-            alone.add(event)
+        for piece in (piece for pieces in groups for piece in pieces):
+            for event in splitter.feed(1.0, piece):
+                alone.add(event)
     except NotSSE:
-        alone.problem = alone.problem or together.problem  # whose class is `_read`'s to say
-    assert together == alone
+        with pytest.raises(NotSSE):
+            read_alike(groups)
+        return
+    assert read_alike(groups)[0] == alone
 
 
 @pytest.mark.parametrize("usage", [{}, {"usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}])
@@ -302,12 +319,10 @@ def test_alike_events_are_not_parsed_one_by_one(choice, usage):
     pieces = []
     for number in range(1, 20):
         count = {"usage": usage["usage"] | {"completion_tokens": number, "total_tokens": 3 + number}} if usage else {}
-        payload = {"id": "cmpl-1", "choices": [choice | {"index": 0, "finish_reason": None}]} | count
+        payload = {"id": "cmpl-1", "created": 9 + number, "choices": [choice | {"finish_reason": None}]} | count
         pieces.append(b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n")
-    reading = StreamReading()
-    for event in events([(1.0, pieces[0])]):
-        reading.add(event)
-    assert reading.add_alike([1.0] * 18, pieces[1:])
+    reading, together = read_alike([pieces])
+    assert together == 19
     assert (reading.text, reading.completion_tokens) == ("x" * 19, 19 if usage else None)
-    assert not reading.add_alike([1.0], [b"data: {}\n\n"])
-    assert not reading.add_alike([1.0], [pieces[0].replace(b"cmpl-1", b"cmpl-2")])
+    other = pieces[3].replace(b"finish_reason", b"why")
+    assert read_alike([pieces[:3], [other, *pieces[4:]], [other]])[1] == 4  # not the mixed group
