@@ -3,7 +3,7 @@
 Every client runs the same closed loops against the same server; the server's own record is the truth. Errors are
 of the means of TTFT, TPOT and E2E latency. CPU per token is the difference of a long and a short run, over the
 difference of their tokens: what a client needs to start does not count. The last line is JSON. Without --full
-it takes about 10 minutes: the scenarios in which clients were seen to differ most, and each CPU time twice.
+it takes about 15 minutes: the scenarios in which clients were seen to differ most, and each CPU time twice.
 """
 
 from __future__ import annotations
