@@ -34,11 +34,15 @@ def test_what_a_job_raises_is_raised_once_where_it_is_waited_for(where: str) -> 
     def full() -> None:
         raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="the disk is full"), WriteBehind() as behind:
-        behind.start(full)
-        if where != "end":
-            behind.wait() if where == "wait" else behind.start(lambda: None)
-            pytest.fail("it was not raised")
+    def owner() -> None:
+        with WriteBehind() as behind:
+            behind.start(full)
+            if where != "end":
+                behind.wait() if where == "wait" else behind.start(lambda: None)
+                pytest.fail("it was not raised")
+
+    with pytest.raises(OSError, match="the disk is full"):
+        owner()
 
 
 def test_a_body_that_is_interrupted_leaves_no_job_half_done() -> None:
@@ -50,8 +54,12 @@ def test_a_body_that_is_interrupted_leaves_no_job_half_done() -> None:
         begun.wait(10)
         done.append(1)
 
+    def owner() -> None:
+        with WriteBehind() as behind:
+            behind.start(job)
+            raise KeyboardInterrupt
+
     go_on.start()
-    with pytest.raises(KeyboardInterrupt), WriteBehind() as behind:
-        behind.start(job)
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        owner()
     assert done == [1]

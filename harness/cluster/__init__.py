@@ -12,4 +12,13 @@ from harness.cluster.loadgen import RemoteLoadgen
 from harness.cluster.offline import RemoteOffline
 from harness.cluster.session import Cluster
 
-__all__ = ["Cluster", "ClusterError", "LoadgenError", "NoRoom", "PointEnd", "RemoteInstance", "RemoteLoadgen", "RemoteOffline"]
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "LoadgenError",
+    "NoRoom",
+    "PointEnd",
+    "RemoteInstance",
+    "RemoteLoadgen",
+    "RemoteOffline",
+]
