@@ -153,7 +153,7 @@ class ServedCell:
             self._warm_up(warmup, loadgen, instance, check)
             before = instance.begin_point()
             self._behind.wait()  # nothing of ours runs beside what is measured
-            seen = loadgen.run(measured, lambda *now: self._progress(point, check, *now))
+            seen = loadgen.run(measured, lambda *now: self._progress(point, instance, check, *now))
             end = instance.end_point(with_trace=cell.config.trace.record)
             env = {"loadgen": loadgen.describe(), **self._env, **self._scheduling()}
         except InstanceError as error:
@@ -180,8 +180,15 @@ class ServedCell:
         files = {"selections.trace": end.selection_trace} if end.selection_trace else {}
         self._recorder.keep(self._cell, point, row, result.requests, env=env, log=end.log, files=files)
 
-    def _progress(self, point: Point, check: Check, done: int, tokens: int, seconds: float) -> None:
+    def _progress(
+        self, point: Point, instance: RemoteInstance, check: Check, done: int, tokens: int, seconds: float
+    ) -> None:
         check()
+        try:
+            instance.check_others()
+        except InstanceError:
+            self._loadgen.drop()  # it waits for answers that will not come
+            raise
         self._recorder.display.running(self._cell, point, done, tokens, seconds)
 
     def _fail(

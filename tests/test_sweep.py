@@ -39,7 +39,7 @@ class FakeServer:
         self.decoded = 1000  # of earlier points
         self.fails_start: InstanceError | None = None
         self.fails_flush: InstanceError | None = None
-        self.is_lost = False
+        self.is_lost = self.lost_others = False
 
     def wait_started(self, check: Callable[[], None]) -> str:
         check()
@@ -59,6 +59,8 @@ class FakeServer:
 
     def check_others(self) -> None:
         self.check()
+        if self.lost_others:
+            raise InstanceError("rank 1 is gone", may_pass=True)
 
     def begin_point(self) -> ServerStats:
         self.calls.append("flush")
@@ -303,6 +305,15 @@ def test_a_load_generator_that_fails_by_itself_is_not_tried_again(cells: Cell) -
     rows = run(cells, scene)
     assert [row.status for row in rows] == ["failed", "ok", "ok"]
     assert not scene.pauses
+
+
+def test_a_lost_rank_ends_the_point_at_once_and_it_runs_again_elsewhere(cells: Cell) -> None:
+    """The first node's server would wait for it, and the load generator for the server."""
+    scene = Scene(troubles=[lambda scene: None, lambda scene: setattr(scene.server, "lost_others", True)])
+    rows = run(cells, scene, retries=2)
+    assert [(row.concurrency, row.status) for row in rows] == [(1, "ok"), (2, "ok"), (4, "ok")]
+    assert len(scene.avoided) == 2 and scene.loadgens == 2
+    assert env_of(cells, rows[1])["scheduling"]["failures"] == ["rank 1 is gone"]
 
 
 def test_a_server_that_found_its_port_taken_is_tried_again(cells: Cell) -> None:

@@ -78,7 +78,7 @@ class RemoteInstance:
         """The counters, the log and, where one was recorded, the trace of the selections, in one round trip."""
         calls = (("stats",), ("selection_trace",)) if with_trace else (("stats",),)
         asked = [
-            actor.call_each.remote(*(() if rank else calls), ("read_log", self._log_ends[rank]))
+            actor.call_each.remote(*((("check",),) if rank else calls), ("read_log", self._log_ends[rank]))
             for rank, actor in enumerate(self._actors)
         ]
         timeout_s = TRACE_TIMEOUT_S if with_trace else CALL_TIMEOUT_S

@@ -45,6 +45,7 @@ class SGLangInstance(OwnServer):
         self._config = config
         self._version = ""
         self._flushed_at = 0  # offset in the log
+        self._watch: StartWatch | None = None  # on other nodes than the first, where nothing but the log can be asked
 
     def start(self, place: Place = ALONE) -> str:
         python = interpreter(self._config.engine.python)
@@ -61,6 +62,7 @@ class SGLangInstance(OwnServer):
             own_interpreter=True,
         )
         if place.node_rank:
+            self._watch = StartWatch(float("inf"), LAST_WORDS_S, "the server cannot go on")
             return ""
         outside, self._url = urls(self._config.engine.host, port)
         self._wait_healthy(self._process)
@@ -69,6 +71,8 @@ class SGLangInstance(OwnServer):
     def check(self) -> None:
         with _explained(self):
             self._running().check()
+            if self._watch:
+                self._watch.look(self._running().read_log(self._watch.offset))
 
     def flush(self) -> None:
         super().flush()
@@ -123,8 +127,13 @@ class SGLangInstance(OwnServer):
 class StartWatch:
     """Follows the log of a start, and raises where it will come to nothing."""
 
-    def __init__(self, silence_s: float = SILENCE_S, last_words_s: float = LAST_WORDS_S):
-        self._silence_s, self._last_words_s = silence_s, last_words_s
+    def __init__(
+        self,
+        silence_s: float = SILENCE_S,
+        last_words_s: float = LAST_WORDS_S,
+        verdict: str = "the server cannot start",
+    ):
+        self._silence_s, self._last_words_s, self._verdict = silence_s, last_words_s, verdict
         self._grew_at, self._fatal_at = time.monotonic(), 0.0
         self.offset = 0
 
@@ -138,7 +147,7 @@ class StartWatch:
         if is_fatal(text) and not self._fatal_at:
             self._fatal_at = now
         if self._fatal_at and now > self._fatal_at + self._last_words_s:
-            raise InstanceError("the server cannot start")
+            raise InstanceError(self._verdict)
         if now > self._grew_at + self._silence_s:
             raise InstanceError(f"the server logged nothing for {self._silence_s:g} s and was not ready")
 
