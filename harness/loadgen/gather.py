@@ -82,10 +82,11 @@ class Gatherer:
     def _look(self) -> None:
         """Read every socket that has something."""
         assert self._epoll is not None
-        if self._timer:
-            self._timer = None
-            self._loop.add_reader(self._epoll, self._wake)
         ready = self._epoll.poll(0)
+        if self._timer:  # the loop does not wait for the epoll: go on so while something comes
+            self._timer = self._loop.call_later(self._wait_s, self._look) if ready and self._wait_s else None
+            if not self._timer:
+                self._loop.add_reader(self._epoll, self._wake)
         moment = Moment()
         owners = self._owners
         for number, _ in ready:
