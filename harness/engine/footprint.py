@@ -6,7 +6,7 @@ Selection state and metadata count against the device budget as the records do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.engine.kv.sharing import slot_owners
 from harness.engine.selection_bytes import selection_parts
@@ -14,8 +14,7 @@ from harness.schema import Config, Family, ModelConfig, OffloadSystem
 from harness.validate import top_k
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KVBytes:
+class KVBytes(NamedTuple):
     """What one request holds, in bytes."""
 
     records: int  # on the device
@@ -77,7 +76,9 @@ class Footprint:
     def _request(self, positions: int) -> KVBytes:
         pages = ceil_div(self.num_records(positions), self.page_size)
         page_table = 4 * pages
-        state = sum(part.of(positions) for part in self._state_parts)
+        state = 0
+        for part in self._state_parts:
+            state += part.of(positions)
         token_bytes = self.num_layers * self.record_bytes
         if self.system is OffloadSystem.full_kv:
             return KVBytes(

@@ -10,7 +10,6 @@ import numpy as np
 from harness.loadgen.quantiles import repeated
 from harness.records import RequestRecord
 
-
 _SPARSE = 4  # observations a value from which on sorting the values is quicker than partitioning all observations
 
 

@@ -72,40 +72,20 @@ class RankChunks(NamedTuple):
     chunks: tuple[tuple[int, int, bool], ...]
 
 
-class _Load(NamedTuple):
-    """What differs between ranks in some consecutive steps: [ranks, 1] and [ranks, steps], or of one rank alone a
-    number and [steps], which is computed quicker."""
+class _Rank(NamedTuple):
+    """What some consecutive steps take of one rank, float64 [steps], or one number where all steps take the same."""
 
-    requests: Floats | float
-    positions: Floats
-    records: Floats  # of one request, in the mean
-    selected: Floats | float  # of those; one number where it is the same for all
+    attention: Floats | float
+    indexer: Floats
+    fetched: Floats  # seconds to fetch one layer's misses
+    missed: Floats  # records fetched in one layer, if every layer fetches its own
 
-
-def _load(ranks: Sequence[RankBatch], steps: int, work: Work) -> _Load:
-    grown = np.arange(1, steps + 1, dtype=np.float64)
-    if len(ranks) == 1:
-        requests: Floats | float = float(ranks[0].requests)
-        positions = float(ranks[0].positions) + grown * requests
-    else:
-        requests = np.array([[float(rank.requests)] for rank in ranks])
-        positions = np.array([[float(rank.positions)] for rank in ranks]) + grown * requests
-    records = positions / requests / work.tokens_per_record
-    least = min(rank.positions / rank.requests for rank in ranks) / work.tokens_per_record
-    selected = float(work.top_k) if least >= work.top_k else np.minimum(records, work.top_k)
-    return _Load(requests, positions, records, selected)
-
-
-def _busiest(seconds: Floats) -> Floats:
-    """Of each step the rank that takes longest."""
-    return seconds if seconds.ndim < 2 else seconds.max(axis=0)
-
-
-def _of_all(records: Floats, counts: Sequence[int]) -> Floats:
-    """Of each step the sum over kinds of ranks, each there `counts` times."""
-    if records.ndim < 2:
-        return records * float(counts[0])
-    return (records * np.array([[float(count)] for count in counts])).sum(axis=0)
+    def part(self, begin: int, end: int) -> _Rank:
+        attention = self.attention
+        at = slice(begin, end)
+        if isinstance(attention, np.ndarray):
+            attention = attention[at]
+        return _Rank(attention, self.indexer[at], self.fetched[at], self.missed[at])
 
 
 class StepCosts:
@@ -132,6 +112,7 @@ class StepCosts:
         self._worker, self._join_s = _value(costs.worker_rate), _value(costs.join_s)
         self._link = _value(costs.link_rate) or float(platform.host_link or 0)
         self._fetches = self._offload.system.fetches
+        self._alone_at = (0, 0)  # contexts that `_alone` covers
 
     stolen_s = 0.0  # what a request's arrival takes from a step under way
 
@@ -159,48 +140,68 @@ class StepCosts:
         tokens, most = sum(rank.requests for rank in ranks), max(rank.requests for rank in ranks)
         read = w.rank_weight_bytes + w.expert_weight_bytes * self._coverage(tokens)
         computed = (most * w.rank_flops + tokens * w.spread_flops) / self._weight_flops
-        alike = Counter(rank for rank in ranks if rank.requests)  # ranks that hold the same do the same
-        load = _load(list(alike), steps, w)
-        missed = self._missed(load)
-        fetched = _busiest(self._fetch_layer(load, missed))
+        counts = Counter(rank for rank in ranks if rank.requests)  # ranks that hold the same do the same
+        alike = [self._rank(batch, steps) for batch in counts]
+        fetched = _longest([rank.fetched for rank in alike])
+        misses = alike[0].missed * float(next(iter(counts.values())))
+        for rank, count in zip(alike[1:], list(counts.values())[1:], strict=True):
+            misses = misses + rank.missed * float(count)
         return DecodeTerms.of(
             weights=max(read / self._bandwidth, computed),
-            attention=_busiest(self._attend(load)),
-            indexer=_busiest(self._index(load.positions)),
+            attention=_longest([rank.attention for rank in alike]),
+            indexer=_longest([rank.indexer for rank in alike]),
             fixed=self._layers * self._layer_s,
             requests=most * self._request_s,
-            misses=_of_all(missed, list(alike.values())) * w.layers,
+            misses=misses * w.layers,
             exposed=lambda compute: self._exposed(compute, fetched, most),
         )
 
-    def _attend(self, load: _Load) -> Floats:
+    def _rank(self, batch: RankBatch, steps: int) -> _Rank:
+        """Of a rank that decodes."""
+        if batch.requests > 1:
+            return self._computed(batch, steps)
+        begin, end = batch.positions, batch.positions + steps
+        first, last = self._alone_at
+        if begin < first or end > last:  # computed for all contexts between, which others have or will have
+            first, last = (min(begin, first), max(end, last)) if last else (begin, end)
+            self._alone_at, self._alone = (first, last), self._computed(RankBatch(1, first), last - first)
+        return self._alone.part(begin - first, end - first)
+
+    def _computed(self, batch: RankBatch, steps: int) -> _Rank:
+        w, requests = self.work, float(batch.requests)
+        positions = float(batch.positions) + np.arange(1, steps + 1, dtype=np.float64) * requests
+        records = positions / requests / w.tokens_per_record  # of one request, in the mean
+        selected: Floats | float = float(w.top_k)
+        if batch.positions / requests / w.tokens_per_record < w.top_k:
+            selected = np.minimum(records, w.top_k)
+        missed = self._missed(requests, records)
+        fetched = missed * w.record_bytes / self._rate(requests) if self._fetches else np.zeros(steps)
+        return _Rank(self._attend(requests, positions, selected), self._index(positions), fetched, missed)
+
+    def _attend(self, requests: float, positions: Floats, selected: Floats | float) -> Floats:
         """Attention of a rank's requests: selected records, and what csa attends to beside them."""
         w = self.work
-        flops = load.requests * (load.selected * w.pair_flops + w.local_flops)
+        flops = requests * (selected * w.pair_flops + w.local_flops)
         if w.longer_flops:
-            flops = flops + load.positions * w.longer_flops
-        read = load.requests * load.selected * w.record_bytes * w.layers
+            flops = flops + positions * w.longer_flops
+        read = requests * selected * w.record_bytes * w.layers
         return np.maximum(flops / self._attention, read / self._bandwidth)
 
     def _index(self, positions: Floats) -> Floats:
         w = self.work
         return np.maximum(positions * w.index_flops / self._index_flops, positions * w.state_bytes / self._bandwidth)
 
-    def _missed(self, load: _Load) -> Floats:
-        """Records a rank fetches in one layer, if every layer fetches its own."""
+    def _missed(self, requests: float, records: Floats) -> Floats:
         w, system = self.work, self._offload.system
         if not system.offloads:
-            return np.zeros_like(load.positions)
+            return np.zeros_like(records)
+        selected = np.minimum(records, w.top_k)
         if system is OffloadSystem.fetch_all:
-            return load.requests * np.maximum(np.minimum(load.records, w.top_k) - 1, 0.0)  # the newest is on the device
+            return requests * np.maximum(selected - 1, 0.0)  # the newest is on the device
         assert self._offload.cache_slots is not None
-        return load.requests * load.selected * self._table.rate(w.top_k, self._offload.cache_slots, load.records)
+        return requests * selected * self._table.rate(w.top_k, self._offload.cache_slots, records)
 
-    def _fetch_layer(self, load: _Load, missed: Floats) -> Floats:
-        """Seconds to fetch one layer's misses, by one worker a request."""
-        return missed * self.work.record_bytes / self._rate(load.requests) if self._fetches else np.zeros_like(missed)
-
-    def _rate(self, workers: Floats | float) -> Floats | float:
+    def _rate(self, workers: float) -> float:
         """Bytes a second of so many workers that copy at once. Each waits for its own reads, during which the others
         may have the link, and then for its turn at the link: the two times add up."""
         return 1 / (1 / (self._worker * workers) + 1 / self._link)
@@ -243,6 +244,14 @@ class StepCosts:
     @property
     def _token_bytes(self) -> float:
         return self.work.record_bytes * self.work.layers / self.work.tokens_per_record
+
+
+def _longest(ranks: Sequence[Floats | float]) -> Floats:
+    """Of each step, or of all, the rank that takes longest."""
+    longest = np.asarray(ranks[0])
+    for rank in ranks[1:]:
+        longest = np.maximum(longest, rank)
+    return longest
 
 
 def _mean_below(start: int, length: int, limit: float) -> float:

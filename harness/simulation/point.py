@@ -172,12 +172,13 @@ class _Simulation:
 
     def _prefill(self, plans: Sequence[Plan]) -> float:
         """Seconds of the prompt chunks."""
-        chunks = [RankChunks(tuple((c.start, c.length, c.is_last) for c in plan.prefill)) for plan in plans]
-        tokens = sum(length for rank in chunks for _, length, _ in rank.chunks)
-        if not tokens:
+        ranks = [
+            RankChunks(tuple([(c.start, c.length, c.is_last) for c in plan.prefill])) for plan in plans if plan.prefill
+        ]
+        if not ranks:
             return 0.0
-        self._tally.prefill_tokens += tokens * self._copies
-        return self._costs.prefill(chunks * self._copies)
+        self._tally.prefill_tokens += sum(length for rank in ranks for _, length, _ in rank.chunks) * self._copies
+        return self._costs.prefill(ranks * self._copies)
 
     def _decode(self, work: Sequence[tuple[_Rank, Plan]], steps: int, begin: float) -> tuple[int, float]:
         """How many steps are taken, at most `steps`, and when the last one ends: the first one that ends at or after
@@ -245,11 +246,16 @@ class _Simulation:
         self._pacing.ended(self._arrivals.pop(number), self._now)
 
     def _peaks(self) -> None:
-        tally, rules = self._tally, [rank.scheduler.admission for rank in self._busy]
-        running = sum(rank.scheduler.num_running for rank in self._busy) * self._copies
-        tally.peak_running = max(tally.peak_running, running)
-        tally.device_bytes = max(tally.device_bytes, sum(rule.device_bytes for rule in rules) * self._copies)
-        tally.host_bytes = max(tally.host_bytes, sum(rule.host_bytes for rule in rules) * self._copies)
+        running = device = host = 0
+        for rank in self._busy:
+            rule = rank.scheduler.admission
+            running += rank.scheduler.num_running
+            device += rule.device_bytes
+            host += rule.host_bytes
+        tally, copies = self._tally, self._copies
+        tally.peak_running = max(tally.peak_running, running * copies)
+        tally.device_bytes = max(tally.device_bytes, device * copies)
+        tally.host_bytes = max(tally.host_bytes, host * copies)
 
     def _stats(self) -> ServerStats:
         t, record = self._tally, self._costs.work.record_bytes
@@ -272,7 +278,8 @@ class _Simulation:
 
 def _selected(batch: RankBatch, steps: int, work: Work) -> float:
     """Records that one request of the batch selects in one layer, all steps together."""
-    records = (batch.positions / batch.requests + np.arange(1, steps + 1)) / work.tokens_per_record
-    if records[0] >= work.top_k:
+    held = batch.positions / batch.requests
+    if (held + 1) / work.tokens_per_record >= work.top_k:
         return float(work.top_k * steps)
+    records = (held + np.arange(1, steps + 1)) / work.tokens_per_record
     return float(np.minimum(records, work.top_k).sum())
