@@ -26,7 +26,7 @@ from harness.simulation.advice import Outcome
 from harness.simulation.misses import miss_table
 from harness.simulation.work import work_of
 from harness.units import show_bytes
-from harness.validate import ConfigError, top_k
+from harness.validate import ConfigError
 
 SLOTS = (1.0, 1.5, 2.0, 3.0, 4.0)  # B in multiples of k
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288)
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.sweep:
             from harness.plan_figure import draw
 
-            draw(full, offload, options.sweep, options.out, [round(r * top_k(offload)) for r in SLOTS])
+            draw(full, offload, options.sweep, options.out, [round(r * offload.top_k) for r in SLOTS])
             print(f"figure: {options.out}")
     except ValueError as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -103,7 +103,7 @@ def cells(asked: Asked) -> tuple[Config, Config]:
 
 def report(full: Config, offload: Config, asked: Asked, say: Console) -> None:
     """Print the plan."""
-    k, work = top_k(offload), offload.workload
+    k, work = offload.top_k, offload.workload
     engine = f"{offload.engine.data_parallel} ranks on {offload.platform.name}, simulated"
     say.print(f"{offload.model.name}, {work.input_len:,} tokens in, {work.output_len:,} out, k={k:,}; {engine}")
     runs = {slots: advice.outcomes(advice.with_slots(offload, slots)) for slots in _slots(offload)}
@@ -131,7 +131,7 @@ def report(full: Config, offload: Config, asked: Asked, say: Console) -> None:
 
 def _slots(config: Config) -> list[int]:
     length = config.workload.input_len + config.workload.output_len
-    slots = [round(ratio * top_k(config)) for ratio in SLOTS]
+    slots = [round(ratio * config.top_k) for ratio in SLOTS]
     return [b for b in slots if b < length] or slots[:1]
 
 
@@ -229,7 +229,7 @@ def _trust(chosen: Outcome, say: Console) -> None:
         if scalar.value is not None:
             say.print(f"{key} {scalar.value:.3g}: {scalar.source}", style="dim")
     records = (config.workload.input_len + config.workload.output_len) / (config.model.record_tokens or 1)
-    if not miss_table().covers(top_k(config), config.offload.cache_slots or 0, records):
+    if not miss_table().covers(config.top_k, config.offload.cache_slots or 0, records):
         say.print("miss rates beyond what was replayed: they are taken as at the largest context or B", style="bold")
 
 

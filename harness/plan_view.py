@@ -129,12 +129,13 @@ def _table(cells: Sequence[Cell], labels: Sequence[str], most: int) -> Table:
     one = common_unit(max(max(need.device, need.host) for need in needs))
     together = common_unit(max(*device, *(most * need.host for need in needs)))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("cell", vertical="bottom", overflow="fold")
+    longest_word = max(len(word) for label in labels for word in label.split())
+    table.add_column("cell", vertical="bottom", overflow="fold", min_width=longest_word)
     for heading in (
         *(f"{part}\n{one}" for part in ("records", "state", "meta", "host")),
         "fit at\nonce",
         *(f"at {most}:\n{part}\n{together}" for part in ("device", "host")),
-        "points\nto run",
+        "to\nrun",
     ):
         table.add_column(heading, justify="right", vertical="bottom", no_wrap=True)
     for label, cell, need, bytes_together in zip(labels, cells, needs, device, strict=True):

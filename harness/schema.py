@@ -757,6 +757,12 @@ class Config:
         assert self.engine.context_len is not None, "complete() was not called"
         return self.engine.context_len
 
+    @property
+    def top_k(self) -> int:
+        """k of a completed config: positions a layer may attend to (the whole context for `dense`)."""
+        k = self.selector.top_k
+        return self.context_len if k is None else k
+
 
 def to_yaml(config: Config) -> str:
     """A completed config as text; `from_yaml` reads it back."""

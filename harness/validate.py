@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
-from operator import attrgetter
 
+from harness.bounds import number_problem
 from harness.load_rules import load_problems, workload_problems
 from harness.model_rules import complete_selector, model_problem
-from harness.replay_rules import check_replay, complete_from_trace
+from harness.offline_rules import offline_problems
+from harness.replay_rules import complete_from_trace
 from harness.schema import (
     AdmissionRule,
     Config,
@@ -36,144 +36,14 @@ class ConfigError(ValueError):
     """A config that cannot run. The message is one line: the key, what is wrong, what would be right."""
 
 
-AT_LEAST_ONE = (  # or null
-    "model.num_layers",
-    "model.hidden_size",
-    "model.num_heads",
-    "model.intermediate_size",
-    "model.vocab_size",
-    "model.max_positions",
-    "model.num_kv_heads",
-    "model.head_dim",
-    "model.q_lora_rank",
-    "model.kv_lora_rank",
-    "model.qk_nope_head_dim",
-    "model.qk_rope_head_dim",
-    "model.v_head_dim",
-    "model.index_num_heads",
-    "model.index_head_dim",
-    "model.index_top_k",
-    "model.num_experts",
-    "model.experts_per_token",
-    "model.expert_intermediate_size",
-    "model.expert_groups",
-    "model.groups_per_token",
-    "model.record_tokens",
-    "model.window",
-    "model.out_groups",
-    "model.out_lora_rank",
-    "platform.num_devices",
-    "selector.page_size",
-    "engine.data_parallel",
-    "engine.tensor_parallel",
-    "engine.pipeline_parallel",
-    "engine.page_size",
-    "engine.max_running_requests",
-    "engine.prefill_chunk_tokens",
-    "workload.input_len",
-    "workload.output_len",
-    "replay.tokens",
-    "workload.max_input_len",
-    "workload.max_output_len",
-    "load.repeats",
-    "load.num_requests",
-    "load.requests_per_worker",
-    "load.processes",
-    "platform.num_devices",
-)
-AT_LEAST_ZERO = (
-    "model.seed",
-    "model.embed_common",
-    "model.num_shared_experts",
-    "model.num_dense_layers",
-    "model.index_rope_head_dim",
-    "selector.sink",
-    "engine.port",
-    "workload.temperature",
-    "workload.seed",
-    "platform.link.latency_us",
-    "platform.serving.request_s.value",
-    "platform.serving.prompt_token_s.value",
-    "platform.serving.entry_s.value",
-    "platform.serving.step_s.value",
-    "platform.serving.token_s.value",
-    "platform.serving.wake_s.value",
-    "workload.locality.static_weight",
-    "workload.locality.slow_weight",
-    "workload.locality.slow_rho",
-    "workload.locality.fast_weight",
-    "workload.locality.fast_rho",
-    "workload.locality.noise_weight",
-    "workload.input_spread",
-    "workload.output_spread",
-    "load.warmup_requests",
-    "load.stagger_s",
-    "load.min_completed",
-    "load.max_failed_share",
-    "load.max_token_mismatch",
-    "load.late_after_ms",
-    "cluster.retries",
-    "cluster.retry_wait_s",
-)
-ABOVE_ZERO = (
-    "model.rope_theta",
-    "model.rms_norm_eps",
-    "model.routed_scale",
-    "model.compress_rope_theta",
-    "model.weight_bytes",
-    "model.expert_weight_bytes",
-    "platform.num_cpus",
-    "platform.flops",
-    "platform.flops_fp8",
-    "platform.costs.layer_s.value",
-    "platform.costs.request_s.value",
-    "platform.costs.attention_efficiency.value",
-    "platform.costs.prefill_efficiency.value",
-    "platform.costs.worker_rate.value",
-    "platform.costs.link_rate.value",
-    "platform.costs.join_s.value",
-    "engine.memory_fraction",
-    "engine.host_fraction",
-    "engine.host_to_device_ratio",
-    "engine.start_timeout_s",
-    "engine.schedule_conservativeness",
-    "load.connect_timeout_s",
-    "load.first_token_timeout_s",
-    "load.idle_timeout_s",
-    "load.total_timeout_s",
-    "load.max_lag_p99_ms",
-    "load.max_lag_share",
-    "load.max_cpu_share",
-    "load.max_seconds",
-    "load.request_rate",
-    "load.burstiness",
-    "load.slowdown",
-    "load.slo_ttft_ms",
-    "load.slo_tpot_ms",
-    "load.slo_e2el_ms",
-    "workload.length_scale",
-    "cluster.loadgen_cpus",
-    "cluster.ready_timeout_s",
-    "cluster.cell_timeout_s",
-    "cluster.point_timeout_s",
-    "cluster.budget_s",
-)
-
-
 MAX_NAME = 100  # of an experiment or a model, which become folders
 MAX_TEMPERATURE = 100.0
-
-
-def top_k(config: Config) -> int:
-    """k of a completed config: positions a layer may attend to (the whole context for `dense`)."""
-    k = config.selector.top_k
-    return config.context_len if k is None else k
 
 
 def complete(config: Config) -> Config:
     """Fill derived values in place, check the rest, and return the config. Raises ConfigError."""
     _check_names(config)
-    _check_numbers(config)
+    _refuse(number_problem(config))
     _refuse(model_problem(config.model))
     _complete_workload(config)
     _complete_lengths(config)
@@ -186,33 +56,11 @@ def complete(config: Config) -> Config:
     _check_device(config)
     _check_cluster(config)
     _check_workload(config)
-    _check_offline(config)
+    _refuse_first(offline_problems(config))
     _check_load(config)
     _check_trace(config)
     _drop_unused(config)
     return config
-
-
-def _check_numbers(config: Config) -> None:
-    for keys, valid, rule in (
-        (AT_LEAST_ONE, lambda value: value >= 1, "must be at least 1"),
-        (AT_LEAST_ZERO, lambda value: value >= 0, "must not be negative"),
-        (ABOVE_ZERO, lambda value: value > 0, "must be above 0"),
-    ):
-        for key in keys:
-            value = attrgetter(key)(config)
-            if value is not None and not (math.isfinite(value) and valid(value)):
-                raise ConfigError(f"{key}={value} {rule if math.isfinite(value) else 'must be a finite number'}")
-    for key, seed in (("model.seed", config.model.seed), ("workload.seed", config.workload.seed)):
-        if seed >= 2**63:
-            raise ConfigError(f"{key}={seed} must be below 2**63")
-    if config.model.embed_common > 1:
-        raise ConfigError(f"model.embed_common={config.model.embed_common} is a share: choose 0 to 1")
-    for key, rho in (("slow", config.workload.locality.slow_rho), ("fast", config.workload.locality.fast_rho)):
-        if rho >= 1:
-            raise ConfigError(f"workload.locality.{key}_rho={rho} is a correlation: choose 0 to below 1")
-    if config.engine.port > 65535:
-        raise ConfigError(f"engine.port={config.engine.port} must be at most 65535; 0 takes any free port")
 
 
 def _check_names(config: Config) -> None:
@@ -250,7 +98,7 @@ def _complete_lengths(config: Config) -> None:
 
 def _complete_offload(config: Config) -> None:
     _complete_prefetch(config.offload)
-    offload, k = config.offload, top_k(config)
+    offload, k = config.offload, config.top_k
     if offload.system is OffloadSystem.full_kv:
         offload.cache_slots = None
     elif offload.system is OffloadSystem.fetch_all:
@@ -364,61 +212,6 @@ def _check_workload(config: Config) -> None:
     if work.temperature > MAX_TEMPERATURE:
         raise ConfigError(f"workload.temperature={work.temperature} must be at most {MAX_TEMPERATURE:g}")
     _refuse_first(workload_problems(config))
-
-
-def _check_offline(config: Config) -> None:
-    """What goes with an engine that serves nothing, and nowhere else."""
-    work, kind = config.workload, config.engine.kind
-    if kind is EngineKind.quality:
-        _check_quality(config)
-        return
-    if kind.takes_requests != work.kind.sends_requests:
-        fit = [k.value for k in WorkloadKind if k.sends_requests == kind.takes_requests]
-        raise ConfigError(
-            f"workload={work.kind.value} cannot drive engine={kind.value}: choose from {', '.join(fit)}"
-            if kind.takes_requests
-            else f"engine={kind.value} takes selections, not requests: choose workload.kind from {', '.join(fit)}"
-        )
-    if (kind is EngineKind.kernels) != (work.kind is WorkloadKind.selections):
-        raise ConfigError(
-            f"workload={work.kind.value} and engine={kind.value} do not go together: kernels takes selections, replay "
-            "takes synthetic_selections and selection_trace"
-        )
-    if kind is EngineKind.replay:
-        try:
-            check_replay(config)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    if kind is not EngineKind.kernels:
-        return
-    if config.offload.system is not OffloadSystem.hisparse_sync:
-        raise ConfigError(
-            f"offload={config.offload.system.value} has no resolve to time: engine=kernels takes offload=hisparse_sync"
-        )
-    if work.miss_rate is None or not 0 < work.miss_rate <= 1:
-        raise ConfigError(f"workload.miss_rate={work.miss_rate} must be above 0 and at most 1 for engine=kernels")
-    slots = config.offload.cache_slots or 0
-    needed = slots + math.ceil(work.miss_rate * top_k(config)) + 1
-    if work.input_len < needed:
-        raise ConfigError(
-            f"workload.input_len={work.input_len} positions leave too few outside a cache of {slots} slots: "
-            f"at least {needed} are needed"
-        )
-
-
-def _check_quality(config: Config) -> None:
-    if config.workload.kind is not WorkloadKind.text_files:
-        raise ConfigError(
-            f"workload={config.workload.kind.value} is no text that a model could be right about: engine=quality takes "
-            "workload=text_files"
-        )
-    if config.selector.kind in (SelectorKind.dsa, SelectorKind.nsa):
-        raise ConfigError(
-            f"selector={config.selector.kind.value} is part of its model, not a choice: engine=quality takes dense, "
-            "quest, exact_topk and window"
-        )
-    if not config.offload.system.outputs_valid:
-        raise ConfigError(f"offload={config.offload.system.value} has no valid outputs: engine=quality judges them")
 
 
 def _check_load(config: Config) -> None:

@@ -23,6 +23,8 @@ LAYERS: list[set[str]] = [
         "harness.native_rules",
         "harness.serving_rules",
         "harness.simulated_rules",
+        "harness.bounds",
+        "harness.offline_rules",
         "harness.validate",
         "harness.identity",
         "harness.load_rules",

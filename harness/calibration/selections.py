@@ -9,7 +9,6 @@ from pathlib import Path
 from harness.calibration.engine_steps import Stepper, roomy
 from harness.engine.selectors.recording import Recording, trace_header
 from harness.schema import Config
-from harness.validate import top_k
 from workloads.replay import ReplayConfig, replay
 from workloads.traces import Trace
 
@@ -23,7 +22,7 @@ def miss_rates(config: Config) -> list[list[float]]:
     """[B/k, context/k, misses over selected] of the engine's policy, at two contexts; caches begin as the cell's do."""
     config = copy.deepcopy(config)
     config.trace.record = True
-    k = top_k(config)
+    k = config.top_k
     long = min(config.workload.input_len, config.context_len - _STEPS - 2)
     found = []
     for prompt_len in sorted({long, max(2 * k, long // 2)}):
@@ -37,7 +36,7 @@ def miss_rates(config: Config) -> list[list[float]]:
 
 
 def _replayed(stepper: Stepper, config: Config, ratios: list[float]) -> list[tuple[float, float]]:
-    selector, k = stepper.executor.selector, top_k(config)
+    selector, k = stepper.executor.selector, config.top_k
     assert isinstance(selector, Recording)
     tail = config.offload.cold_start.value == "last"
     settings = [ReplayConfig("lru", round(slots * k), tail=tail) for slots in ratios]

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from harness.engine.kv.sharing import slot_owners
 from harness.engine.selection_bytes import selection_parts
 from harness.schema import Config, Family, ModelConfig, OffloadSystem
-from harness.validate import top_k
 
 
 class KVBytes(NamedTuple):
@@ -59,7 +58,7 @@ class Footprint:
         self.cache_slots = config.offload.cache_slots or 0
         self.num_slot_states = len(set(slot_owners(config))) if self.system.keeps_slots else 0
         self.context_len = config.context_len
-        self.top_k = top_k(config)
+        self.top_k = config.top_k
         self._state_parts = selection_parts(config)
         self._requests: dict[int, KVBytes] = {}  # admission asks for the same lengths again and again
 

@@ -8,7 +8,6 @@ from harness.engine.footprint import Footprint
 from harness.model_sizes import expert_bytes, model_size, rank_devices, weight_bytes
 from harness.schema import Config, Family, ModelConfig, SelectorKind
 from harness.simulation.pools import state_bytes_per_token
-from harness.validate import top_k
 
 _SPARSE_PREFILL = (SelectorKind.dsa, SelectorKind.nsa)  # trained so; the others select in decode only
 
@@ -53,7 +52,7 @@ def work_of(config: Config) -> Work:
         tokens_per_record=footprint.tokens_per_record,
         layers=footprint.num_layers,
         anchors=sum(model.anchor_of(layer) == layer for layer in model.managed_layers),
-        top_k=top_k(config),
+        top_k=config.top_k,
         sparse_prefill=config.selector.kind in _SPARSE_PREFILL,
     )
 

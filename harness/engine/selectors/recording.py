@@ -20,7 +20,6 @@ from harness.engine.selectors.base import Selector
 from harness.engine.selectors.wrapper import Wrapper
 from harness.identity import defining
 from harness.schema import Config
-from harness.validate import top_k
 from workloads.traces import TraceHeader, TraceWriter
 
 
@@ -89,7 +88,7 @@ def trace_header(config: Config) -> TraceHeader:
     return TraceHeader(
         model=config.model.name,
         selector=config.selector.kind.value,
-        top_k=top_k(config),
+        top_k=config.top_k,
         source="native",
         ordered=True,
         provenance={"recorded": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "config": defining(config)},
