@@ -183,6 +183,7 @@ def _not_usable(cells: list[Cell], folder: Path) -> int:
 def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tuple[Drawn | None, int]:
     """Run what is left, and draw what there is then, if anything; also how many points the budget left."""
     from analysis.draw import draw
+    from harness.sensitivity import keep
     from harness.sweep import Sweep
 
     config = cells[0].config
@@ -195,6 +196,7 @@ def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tup
             sweep.run()
             if not stored_status(folder):
                 return None, sweep.left
+            keep([cell.config for cell in cells], folder)
             drawn = draw(folder)
             pngs = [path for path in drawn.figures if path.suffix == ".png"]
             table = read_rows(folder).to_dict("records")
