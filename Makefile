@@ -33,7 +33,7 @@ bench-engine: $(READY)  #: where a decode step's time goes, and what resolve cos
 bench-replay: $(READY)  #: replay of selection streams, policy by policy, beside libcachesim (about 2 minutes)
 	$(PY) -m workloads.replay.bench --figure6
 
-bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aiperf (about 10 minutes; installs 8 GB first)
+bench-loadgen: $(READY)  #: our load generator beside SGLang's, guidellm and aiperf (about 15 minutes; installs 8 GB first)
 	$(PY) -m harness.loadgen.bench
 
 bench-sim: $(READY) build/vidur/.ready  #: simulated requests per second: figure 8, a day of 12,000, beside vidur

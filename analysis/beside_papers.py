@@ -26,7 +26,7 @@ class Beside:
     summary: str
     hangs_on: Table | None
     explained: str
-    reasons: list[str]  # why a row is doubted, or was chosen by
+    reasons: list[str]  # what a row fixed, how it was chosen by, or what speaks against it
 
 
 def of(experiment: Experiment, folder: Path) -> Beside | None:

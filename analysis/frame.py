@@ -193,7 +193,8 @@ def _group(key: dict[str, Any], slug: str, rows: pd.DataFrame, configs: dict[str
     for (system, _), members in lines.items():
         told.setdefault(system, set()).update(_differing([flat for flat, _ in _bundles(members, configs)]))
     variants = {line: _variants(_bundles(members, configs), told[line[0]]) for line, members in lines.items()}
-    fell_back = set(cells[cells["prefetch"].astype(str).str.startswith("none (")]["cell_id"])
+    unprefetched = cells["prefetch"].astype(str).str.startswith("none (")
+    fell_back = set(cells[unprefetched & cells["outputs_valid"]]["cell_id"])  # the oracle has no IO to prefetch
     valid = dict(zip(cells["cell_id"], cells["outputs_valid"], strict=True))
     count = Counter(system for system, b in lines for _ in variants[system, b])
     series: list[Series] = []

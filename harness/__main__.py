@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,9 +31,9 @@ from harness.lock import Busy, Lock, results_lock
 from harness.overrides import GROUPS, choices
 from harness.plan_launch import launch_notes
 from harness.plan_view import cell_labels, plan_table, plan_totals
-from harness.schema import Config, TrackerKind, to_yaml
+from harness.schema import Config, TrackerKind, to_plain, to_yaml
 from harness.store import clean_partial, read_rows, stored_status
-from harness.tracking import make_tracker, resolve_mode
+from harness.tracking import Tracker, make_tracker, resolve_mode
 from harness.units import counted
 from harness.validate import ConfigError
 from harness.weights import check_weights, fetch_name
@@ -152,11 +154,9 @@ def _run_locked(cells: list[Cell], folder: Path, console: Console, lock: Lock) -
     if any(cell.points for cell in cells):
         drawn, left = _sweep(cells, folder, console, lock)
     else:
-        from analysis.draw import draw
-
         done = counted(sum(len(cell.done) for cell in cells), "point")
         console.print(f"everything is done: {done} in {folder}", highlight=False, soft_wrap=True)
-        drawn = draw(folder)
+        drawn = _draw_again(cells, folder)
     if drawn:
         console.print(drawn.summary)
         console.print(f"report: {drawn.report}", highlight=False, soft_wrap=True)
@@ -186,25 +186,47 @@ def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tup
     from harness.sensitivity import keep
     from harness.sweep import Sweep
 
-    config = cells[0].config
-    with SweepDisplay(console, cells) as display:
-        tracker = make_tracker(
-            config.tracker, experiment=config.name, results_dir=Path(config.results_dir), say=display.say
-        )
-        try:
-            sweep = Sweep(cells, tracker, display, lock)
-            sweep.run()
-            if not stored_status(folder):
-                return None, sweep.left
-            keep([cell.config for cell in cells], folder)
-            drawn = draw(folder)
-            pngs = [path for path in drawn.figures if path.suffix == ".png"]
-            table = read_rows(folder).to_dict("records")
-            tracker.log_figures(pngs, [{str(k): v for k, v in row.items()} for row in table])
-        finally:
-            with shielded():
-                tracker.close()
+    with SweepDisplay(console, cells) as display, _tracking(cells[0].config, display.say) as tracker:
+        _catch_up(tracker, [cell for cell in cells if not cell.points])
+        sweep = Sweep(cells, tracker, display, lock)
+        sweep.run()
+        if not stored_status(folder):
+            return None, sweep.left
+        keep([cell.config for cell in cells], folder)
+        drawn = draw(folder)
+        _log_figures(tracker, drawn, folder)
     return drawn, sweep.left
+
+
+def _draw_again(cells: list[Cell], folder: Path) -> Drawn:
+    """Draw what is all there; the tracker is given what an earlier run could not give it."""
+    from analysis.draw import draw
+
+    drawn = draw(folder)
+    with _tracking(cells[0].config, print) as tracker:
+        if _catch_up(tracker, cells):
+            _log_figures(tracker, drawn, folder)
+    return drawn
+
+
+@contextmanager
+def _tracking(config: Config, say: Callable[[str], None]) -> Iterator[Tracker]:
+    tracker = make_tracker(config.tracker, experiment=config.name, results_dir=Path(config.results_dir), say=say)
+    try:
+        yield tracker
+    finally:
+        with shielded():
+            tracker.close()
+
+
+def _catch_up(tracker: Tracker, done: Sequence[Cell]) -> bool:
+    return tracker.catch_up({cell.cell_id: to_plain(cell.config) for cell in done if cell.done})
+
+
+def _log_figures(tracker: Tracker, drawn: Drawn, folder: Path) -> None:
+    pngs = [path for path in drawn.figures if path.suffix == ".png"]
+    table = read_rows(folder).to_dict("records")
+    tracker.log_figures(pngs, [{str(k): v for k, v in row.items()} for row in table])
 
 
 if __name__ == "__main__":

@@ -46,6 +46,19 @@ class InstanceActor:
         except InstanceError as error:
             return "error", (str(error), error.may_pass)
 
+    def call_each(self, *calls: tuple[Any, ...]) -> Any:
+        """Several methods of the instance, each with its arguments, in one round trip: as `call`, with all results.
+
+        None is called after one that raises.
+        """
+        results = []
+        for method, *args in calls:
+            outcome, value = self.call(method, *args)
+            if outcome == "error":
+                return outcome, value
+            results.append(value)
+        return "ok", results
+
     def meeting_point(self, node_address: str | None) -> str:
         """Asked of the first node's actor, where an instance spans several: see `instances.base.Place`."""
         return meeting_point(node_address)
@@ -76,7 +89,7 @@ class NodeCheck:
 class LoadgenActor:
     """Drives points, or its share of them. `drive` and one of the others are called side by side (two threads).
 
-    `arm` comes first. Where several drive one point together, each waits within `drive` until it is told to `begin`.
+    Where several drive one point together, `arm` comes first and each waits within `drive` until it is told to `begin`.
     """
 
     def __init__(self) -> None:
@@ -93,6 +106,7 @@ class LoadgenActor:
             self._is_prepared.set()
             return await asyncio.wrap_future(self._start)
 
+        self._progress = None
         try:
             return run_on_own_loop(drive(load, self._note, wait_for_start if together else None))
         finally:

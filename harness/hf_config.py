@@ -49,6 +49,8 @@ def _unsupported(found: Fields) -> Iterator[str]:
         yield f"decoder_sparse_step={found['decoder_sparse_step']}"
     if "kv_lora_rank" in found and not found.get("q_lora_rank"):
         yield "queries without a latent (q_lora_rank null)"
+    if found.get("rope_interleave") is False:  # checkpoints of MLA are read as pairs (models/checkpoint.py)
+        yield "rope_interleave=False"
 
 
 def _common(found: Fields) -> Fields:

@@ -257,10 +257,14 @@ def _varies(flat: Sequence[dict[str, Any]], key: str) -> bool:
 
 
 def _follows_name(flat: Sequence[dict[str, Any]], key: str) -> bool:
-    """Whether the name of its group says this key's value, as a model's says its sizes."""
-    name = next((n for n in _NAMES if n.split(".")[0] == key.split(".")[0]), None)
+    """Whether the name of its group says this key's value, as a model's says its sizes; for the engine's settings,
+    whether all names and the system together do, as a model and a platform say what memory there is for KV."""
+    group = key.split(".")[0]
+    names = (
+        [*_NAMES, "offload.system"] if group == "engine" else [name for name in _NAMES if name.split(".")[0] == group]
+    )
     known: dict[Any, Any] = {}
-    return name is not None and all(known.setdefault(s[name], s[key]) == s[key] for s in flat)
+    return bool(names) and all(known.setdefault(tuple(s[n] for n in names), s[key]) == s[key] for s in flat)
 
 
 def _shown(key: str, value: Any) -> str:

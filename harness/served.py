@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from harness.cluster import Cluster, LoadgenError, NoRoom, RemoteInstance, RemoteLoadgen
+from harness.cluster import Cluster, LoadgenError, NoRoom, PointEnd, RemoteInstance, RemoteLoadgen
 from harness.experiment import Cell, Point
 from harness.instances import InstanceError
 from harness.lease import Lease
+from harness.loadgen.point import PointLoad, Seen
 from harness.loads import point_loads, point_row, prompt_source
 from harness.patience import Check, Deadline, OutOfTime, Patience, Tries, may_pass
 from harness.recorder import Recorder
-from harness.records import RequestRecord, Status
+from harness.records import RequestRecord, ServerStats, Status
+from harness.write_behind import WriteBehind
 from workloads import Source
 
 
@@ -29,6 +32,8 @@ class _Broken:
 
 class ServedCell:
     """Runs the pending points of a cell, on as many instances one after another as it takes.
+
+    A point is concluded and written while the next one is warmed up, never while one is measured.
 
     beside: ids of the cells that ran on the same cluster since it was last called; None where a cell owns its nodes.
     """
@@ -50,6 +55,7 @@ class ServedCell:
         self._failed: list[str] = []  # nodes an instance was lost on
         self._env: dict[str, Any] = {}  # of the running instance
         self._is_open = False  # the tracker's run
+        self._behind = WriteBehind()
 
     def run(self) -> None:
         """Every pending point has a row afterwards, unless the budget is spent. Raises NoRoom where nothing of this
@@ -61,7 +67,7 @@ class ServedCell:
             with self._recorder.cell(self._cell):
                 self._give_up(_Broken(error))
             return
-        with ExitStack() as opened:
+        with ExitStack() as opened, self._behind:
             while self._left and not self._patience.spent:
                 broken = self._one_instance(source, opened)
                 if broken and self._tries.again(broken.error):
@@ -106,7 +112,7 @@ class ServedCell:
         self._env = {"instance": instance.describe()}
         while self._left and not self._patience.spent:
             check()
-            instance.check()
+            instance.check_others()
             self._point(self._left[0], source, instance)
 
     def _point(self, point: Point, source: Source, instance: RemoteInstance) -> None:
@@ -136,35 +142,53 @@ class ServedCell:
 
     def _measure(self, point: Point, source: Source, instance: RemoteInstance) -> None:
         cell, check = self._cell, self._patience.until(self._deadline, self._patience.point())
-        requests: list[RequestRecord] = []
-        files: dict[str, bytes] = {}
+        seen: Seen | None = None
+        try:
+            measured, warmup = point_loads(cell.config, point, source, instance.url)
+        except ValueError as error:  # too little text for the prompts
+            self._fail(point, error, instance)
+            return
         try:
             loadgen = self._loadgen.get()
-            measured, warmup = point_loads(cell.config, point, source, instance.url)
-            if warmup:
-                warm = loadgen.run(warmup, lambda *_: check())
-                if warm.status is Status.FAILED:
-                    instance.check()
-                    raise InstanceError(f"warm-up failed: {warm.reason}")
-            instance.flush()
-            before = instance.stats()
-            result = loadgen.run(measured, lambda *now: self._progress(point, check, *now))
-            requests = result.requests
-            row = point_row(cell, point, result, instance.stats().since(before))
-            if cell.config.trace.record:
-                files = {"selections.trace": trace} if (trace := instance.selection_trace()) else {}
-            env, log = {"loadgen": loadgen.describe(), **self._env}, instance.new_log()
-        except (InstanceError, ValueError) as error:  # ValueError: too little text for the prompts
+            self._warm_up(warmup, loadgen, instance, check)
+            before = instance.begin_point()
+            self._behind.wait()  # nothing of ours runs beside what is measured
+            seen = loadgen.run(measured, lambda *now: self._progress(point, instance, check, *now))
+            end = instance.end_point(with_trace=cell.config.trace.record)
+            env = {"loadgen": loadgen.describe(), **self._env, **self._scheduling()}
+        except InstanceError as error:
             if may_pass(error) and self._tries.number < self._tries.most:
                 raise
-            self._fail(point, error, instance, requests)
+            self._fail(point, error, instance, seen.result().requests if seen else [])
             return
         self._done(point)
-        self._recorder.keep(cell, point, row, requests, env=env | self._scheduling(), log=log, files=files)
+        self._behind.start(partial(self._keep, point, seen, end, end.stats.since(before), env))
         self._tries = self._patience.tries()
 
-    def _progress(self, point: Point, check: Check, done: int, tokens: int, seconds: float) -> None:
+    def _warm_up(
+        self, warmup: PointLoad | None, loadgen: RemoteLoadgen, instance: RemoteInstance, check: Check
+    ) -> None:
+        failure = loadgen.run(warmup, lambda *_: check()).failure if warmup else None
+        if failure:
+            instance.check()
+            raise InstanceError(f"warm-up failed: {failure}")
+
+    def _keep(self, point: Point, seen: Seen, end: PointEnd, share: ServerStats, env: dict[str, Any]) -> None:
+        """In the thread of `WriteBehind`: everything it needs is given, since the cell goes on meanwhile."""
+        result = seen.result()
+        row = point_row(self._cell, point, result, share)
+        files = {"selections.trace": end.selection_trace} if end.selection_trace else {}
+        self._recorder.keep(self._cell, point, row, result.requests, env=env, log=end.log, files=files)
+
+    def _progress(
+        self, point: Point, instance: RemoteInstance, check: Check, done: int, tokens: int, seconds: float
+    ) -> None:
         check()
+        try:
+            instance.check_others()
+        except InstanceError:
+            self._loadgen.drop()  # it waits for answers that will not come
+            raise
         self._recorder.display.running(self._cell, point, done, tokens, seconds)
 
     def _fail(
@@ -173,6 +197,7 @@ class ServedCell:
         self._done(point)
         row = self._cell.row(point, Status.FAILED, self._tries.note(error))
         env, log = self._env | self._scheduling(), _last_words(instance)
+        self._behind.wait()
         self._recorder.keep(self._cell, point, row, requests or [], env=env, log=log)
         self._tries = self._patience.tries()
 
@@ -181,6 +206,7 @@ class ServedCell:
         points, self._left = self._left, []
         env = broken.env | (self._scheduling() if self._is_open else {})
         reason = self._tries.note(broken.error)
+        self._behind.wait()
         self._recorder.give_up(self._cell, points, Status.FAILED, reason, env=env, log=broken.log)
 
     def _done(self, point: Point) -> None:

@@ -45,6 +45,10 @@ class Tracked:
         """The step a row was logged at; None: it was not."""
         return self._steps.get((run, row))
 
+    def knows(self, run: str) -> bool:
+        """Whether anything of this run was logged."""
+        return run in self._next
+
     def add(self, run: str, row: str) -> int:
         """A row is logged: the step it gets, that of its first time if it had one."""
         if (run, row) not in self._steps:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import netrc
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +48,9 @@ class Tracker(Protocol):
     def finish_cell(self) -> None:
         """Close the open run; nothing happens when none is."""
 
+    def catch_up(self, cells: Mapping[str, dict[str, Any]]) -> bool:
+        """Log what is on disk of these cells (id -> resolved config) and never was; whether the figures are due too."""
+
     def log_figures(self, figures: list[Path], rows: list[dict[str, Any]]) -> None:
         """A run of its own for the whole experiment: the PNGs among `figures`, and `rows` as a table."""
 
@@ -66,6 +69,10 @@ class NullTracker:
 
     def finish_cell(self) -> None:
         """Nothing."""
+
+    def catch_up(self, cells: Mapping[str, dict[str, Any]]) -> bool:
+        """Nothing."""
+        return False
 
     def log_figures(self, figures: list[Path], rows: list[dict[str, Any]]) -> None:
         """Nothing."""
@@ -178,6 +185,17 @@ class WandbTracker:
                 run.finish()
             except TimeoutError:
                 self._go_offline(f"the upload took longer than {FINISH_TIMEOUT_S:.0f} s")
+
+    def catch_up(self, cells: Mapping[str, dict[str, Any]]) -> bool:
+        """See `Tracker`. A driver that was killed between a row's file and its log leaves such rows."""
+        behind = [cell_id for cell_id in cells if self._lacks_rows(cell_id)]
+        for cell_id in behind:
+            self.start_cell(cell_id, cells[cell_id])
+            self.finish_cell()
+        return bool(behind) or not self._tracked.knows(REPORT)
+
+    def _lacks_rows(self, cell_id: str) -> bool:
+        return any(self._tracked.step_of(cell_id, digest(row)) is None for row in cell_rows(self._dir, cell_id))
 
     def log_figures(self, figures: list[Path], rows: list[dict[str, Any]]) -> None:
         """See `Tracker`."""

@@ -175,6 +175,11 @@ def _check_device(config: Config) -> None:
     platform = config.platform
     if platform.device is Device.cpu:
         platform.cuda_graphs = PlatformConfig().cuda_graphs
+        if config.engine.kind is EngineKind.native and config.engine.batch_invariant and platform.num_cpus >= 2:
+            raise ConfigError(
+                f"engine.batch_invariant=true with platform.num_cpus={platform.num_cpus:g}: how threads share a matrix "
+                "product depends on the batch; choose platform.num_cpus=1"
+            )
         return
     if config.engine.kind in (EngineKind.sglang, EngineKind.external):  # neither is this project's to compute
         return

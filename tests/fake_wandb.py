@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import quote, unquote
 
 ENTITY = "tester"
 
@@ -26,7 +27,7 @@ class StoredRun:
     variables: dict[str, Any] = field(default_factory=dict)
     history: dict[int, dict[str, Any]] = field(default_factory=dict)
     upserts: int = 0
-    files: set[str] = field(default_factory=set)
+    uploads: dict[str, bytes] = field(default_factory=dict)  # file by name
 
     @property
     def rows(self) -> list[dict[str, Any]]:
@@ -97,6 +98,9 @@ class FakeWandb:
         if stream:
             self._stream(self.runs[stream[1]], json.loads(body))
             return {"exitcode": None, "limits": {}}
+        if path.startswith("/upload/"):
+            _, _, run, name = path.split("/", 3)
+            self.runs[run].uploads[unquote(name)] = body
         if path != "/graphql":
             return {}
         asked = json.loads(body)
@@ -116,10 +120,20 @@ class FakeWandb:
                 return {"model": _project(variables["project"]) | {"bucket": self._status(variables["name"])}}
             case "UpsertBucket":
                 return {"upsertBucket": self._upsert(variables)}
+            case "ArtifactType":
+                return {"project": {"artifact": None}}
+            case "CreateArtifact":  # a table's copy: known already, so that nothing more of it is sent
+                latest = {"id": "artifact", "versionIndex": 0}
+                made = {
+                    "id": "artifact",
+                    "state": "COMMITTED",
+                    "artifactSequence": {"id": "1", "latestArtifact": latest},
+                }
+                return {"createArtifact": {"artifact": made}}
             case "CreateRunFiles":
-                self.runs[variables["run"]].files |= set(variables["files"])
-                made = [{"name": name, "uploadUrl": f"{self.url}/upload"} for name in variables["files"]]
-                return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": made}}
+                where = f"{self.url}/upload/{variables['run']}"
+                files = [{"name": name, "uploadUrl": f"{where}/{quote(name)}"} for name in variables["files"]]
+                return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
         return {}
 
     def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:

@@ -51,6 +51,7 @@ LAYERS: list[set[str]] = [
         "harness.sysinfo",
         "harness.tracked",
         "harness.tracking",
+        "harness.write_behind",
     },
     {"harness.offline", "harness.simulation"},
     {"harness.instances"},

@@ -213,6 +213,20 @@ def test_labels_tell_cells_apart_and_no_more() -> None:
     driven = _cells(*(_set("load", requests_per_worker=n) for n in (1, 2)))
     assert cell_labels(driven)[1] == "hisparse_sync B=128 requests_per_worker=2"
     assert not any("requests per point" in line for line in _shown(driven, 80))
+    placed = [("small", "here", 1), ("small", "there", 2), ("large", "there", 3)]  # neither name alone says the budget
+
+    def cell(model: str, platform: str, size: int, tokens: int) -> Callable[[Config], Any]:
+        changes = (
+            _set("model", name=model),
+            _set("platform", name=platform),
+            _set("engine", device_kv_budget=size << 30),
+        )
+        return lambda c: [change(c) for change in (*changes, _set("engine", prefill_chunk_tokens=tokens))]
+
+    told = cell_labels(_cells(*(cell(*p, 64) for p in placed)))
+    assert told == [f"hisparse_sync B=128 {model} {platform}" for model, platform, _ in placed]
+    chunked = cell_labels(_cells(*(cell(*placed[0], tokens) for tokens in (64, 128))))
+    assert chunked == [f"hisparse_sync B=128 prefill_chunk_tokens={tokens}" for tokens in (64, 128)]
 
 
 def test_long_labels_fold_and_numbers_stay_whole() -> None:

@@ -93,6 +93,7 @@ COMPOSED = [
     ([*ONE, "platform.link.bandwidth=fast"], ["platform.link.bandwidth", "'fast' is not a size"]),
     ([*ONE, "platform.link.latency_us=5"], ["platform.link.latency_us=5", "platform.link.bandwidth"]),
     ([*ONE, "platform=cuda", "engine.batch_invariant=true"], ["engine.batch_invariant=true", "leave it false"]),
+    ([*ONE, "platform.num_cpus=2", "engine.batch_invariant=true"], ["num_cpus=2", "choose platform.num_cpus=1"]),
     ([*ONE, "platform=cuda", "platform.link.bandwidth=2GB"], ["platform.link.bandwidth", "a GPU has its own"]),
     ([*ONE, "platform=cuda", "platform.num_devices=2"], ["platform.num_devices=2", "one GPU"]),
     ([*ONE, "platform=cpu_link", "platform.link.latency_us=-1"], ["platform.link.latency_us=-1", "not be negative"]),

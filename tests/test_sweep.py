@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.cluster import LoadgenError, NoRoom
+from harness.cluster import LoadgenError, NoRoom, PointEnd
 from harness.config import load_cells
 from harness.display import SweepDisplay
+from harness.durable import StoreError
 from harness.experiment import Cell, plan
 from harness.instances import InstanceError
 from harness.lease import Lease
@@ -38,7 +39,7 @@ class FakeServer:
         self.decoded = 1000  # of earlier points
         self.fails_start: InstanceError | None = None
         self.fails_flush: InstanceError | None = None
-        self.is_lost = False
+        self.is_lost = self.lost_others = False
 
     def wait_started(self, check: Callable[[], None]) -> str:
         check()
@@ -56,10 +57,19 @@ class FakeServer:
         if self.is_lost:
             raise InstanceError("the instance's actor is gone", may_pass=True)
 
-    def flush(self) -> None:
+    def check_others(self) -> None:
+        self.check()
+        if self.lost_others:
+            raise InstanceError("rank 1 is gone", may_pass=True)
+
+    def begin_point(self) -> ServerStats:
         self.calls.append("flush")
         if self.fails_flush:
             raise self.fails_flush
+        return self.stats()
+
+    def end_point(self, *, with_trace: bool) -> PointEnd:
+        return PointEnd(self.stats(), self.new_log())
 
     def stats(self) -> ServerStats:
         self.check()
@@ -78,6 +88,16 @@ class FakeServer:
 
     def new_log(self) -> str:
         return "log of this point"
+
+
+class FakeSeen:
+    """What a load generator saw of a run in which nothing went wrong."""
+
+    failure = None
+
+    def result(self) -> PointResult:
+        measures = {"output_throughput": 7.0}
+        return PointResult(requests=[], measures=measures, status=Status.OK, reason=None, count_source="usage")
 
 
 @dataclass
@@ -116,15 +136,14 @@ class Scene:
     def describe(self) -> dict[str, Any]:
         return {"number": self.loadgens}
 
-    def run(self, load: PointLoad, on_progress: Callable[[int, int, float], None]) -> PointResult:
+    def run(self, load: PointLoad, on_progress: Callable[[int, int, float], None]) -> FakeSeen:
         self.loads.append(load)
         self.calls.append(("run", len(load.prompts)))
         if load.prompts[0].output_len > WARMUP_TOKENS and self.troubles:
             self.troubles.pop(0)(self)
         on_progress(0, 0, 0.0)
         self.server.decoded += sum(p.output_len for p in load.prompts)
-        measures = {"output_throughput": 7.0}
-        return PointResult(requests=[], measures=measures, status=Status.OK, reason=None, count_source="usage")
+        return FakeSeen()
 
     def wait(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -186,6 +205,34 @@ def test_the_warm_up_is_over_before_anything_is_counted(cell: Cell) -> None:
     assert row.measures["output_throughput"] == 7.0
     assert row.measures["peak_running"] == 3
     assert env_of(cell, row)["scheduling"] == {"exclusive": True, "tries": 1}
+
+
+def test_a_point_is_written_beside_the_next_ones_warm_up_and_never_beside_what_is_measured(cells: Cell) -> None:
+    scene = Scene()
+    folder = Path(cells.config.results_dir) / "quickstart" / cells.cell_id
+    known: list[int] = []
+
+    def look(scene: Scene) -> None:
+        known.append(len(list(folder.glob("c*-r*"))))
+        assert not list(folder.glob(".*"))
+
+    scene.troubles = [look] * 3
+    rows = run(cells, scene)
+    assert known == [0, 1, 2]  # all before it are on disk when a point is measured
+    assert [row.concurrency for row in rows] == [1, 2, 4]
+
+
+def test_a_disk_that_refuses_a_point_ends_the_cell_before_another_is_measured(
+    cells: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*args: Any, **kwargs: Any) -> None:
+        raise StoreError("c1-r0: No space left on device")
+
+    monkeypatch.setattr("harness.recorder.write_point", refuses)
+    scene = Scene()
+    with pytest.raises(StoreError, match="No space"):
+        run(cells, scene)
+    assert scene.calls.count(("run", 6)) == 1
 
 
 def test_warm_up_requests_are_other_prompts_and_short(cell: Cell) -> None:
@@ -258,6 +305,15 @@ def test_a_load_generator_that_fails_by_itself_is_not_tried_again(cells: Cell) -
     rows = run(cells, scene)
     assert [row.status for row in rows] == ["failed", "ok", "ok"]
     assert not scene.pauses
+
+
+def test_a_lost_rank_ends_the_point_at_once_and_it_runs_again_elsewhere(cells: Cell) -> None:
+    """The first node's server would wait for it, and the load generator for the server."""
+    scene = Scene(troubles=[lambda scene: None, lambda scene: setattr(scene.server, "lost_others", True)])
+    rows = run(cells, scene, retries=2)
+    assert [(row.concurrency, row.status) for row in rows] == [(1, "ok"), (2, "ok"), (4, "ok")]
+    assert len(scene.avoided) == 2 and scene.loadgens == 2
+    assert env_of(cells, rows[1])["scheduling"]["failures"] == ["rank 1 is gone"]
 
 
 def test_a_server_that_found_its_port_taken_is_tried_again(cells: Cell) -> None:

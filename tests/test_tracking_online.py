@@ -5,6 +5,7 @@ The server is `fake_wandb`; the client is the real one, wandb-core and all.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from fake_wandb import FakeWandb, fake_wandb
-from test_tracking import KEY, row, wandb_tracker
+from test_tracking import KEY, draw, row, wandb_tracker
 
 from harness import tracking
 from harness.records import ResultRow, Status
@@ -81,6 +82,55 @@ def test_a_row_that_was_stored_and_not_logged_is_logged_next_time(tmp_path: Path
     sweep(tmp_path, said, rows[0])
     assert sorted(logged(server)) == [(1, "ok"), (2, "ok"), (4, "ok")]
     assert said == []
+
+
+def test_a_sweep_that_finds_all_done_logs_what_was_missed_once(tmp_path: Path, server: FakeWandb) -> None:
+    """The driver was killed between the last rows' files and their log, before the figures."""
+    said: list[str] = []
+    sweep(tmp_path, said, measured(tmp_path, 1))
+    left = [measured(tmp_path, c) for c in (2, 4)]
+
+    def all_done() -> bool:
+        tracker = wandb_tracker(tmp_path, said)
+        try:
+            due = tracker.catch_up({"cell-a": {"model": {"name": "m"}}, "cell-never-measured": {}})
+            if due:
+                tracker.log_figures([], [made.to_flat() for made in left])
+        finally:
+            tracker.close()
+        return due
+
+    assert all_done()
+    assert sorted(logged(server)) == [(1, "ok"), (2, "ok"), (4, "ok")]
+    assert not all_done()
+    assert sorted(logged(server)) == [(1, "ok"), (2, "ok"), (4, "ok")]
+    assert set(server.by_name()) == {"cell-a", "report"} and server.by_name()["cell-a"].steps == [0, 1, 2]
+    assert said == []
+
+
+def test_the_report_has_its_figures_and_its_table_and_a_later_one_goes_on_in_its_run(
+    tmp_path: Path, server: FakeWandb
+) -> None:
+    png = tmp_path / "throughput.png"
+    draw(png)
+    said: list[str] = []
+    table = [{"offload": "full_kv", "concurrency": 1, "hit_rate": None}, {"offload": "hisparse_sync", "b": 128}]
+    for rows in (table[:1], table):
+        tracker = wandb_tracker(tmp_path, said)
+        try:
+            tracker.log_figures([png, png.with_suffix(".pdf")], rows)
+        finally:
+            tracker.close()
+    assert said == []
+    (report,) = server.runs.values()
+    assert (report.variables["groupName"], report.variables["jobType"]) == ("exp", "report")
+    assert report.steps == [0, 1]
+    last = report.rows[-1]
+    assert report.uploads[last["figures/throughput"]["path"]] == png.read_bytes()
+    assert last["results"]["nrows"] == 2
+    stored = json.loads(report.uploads[last["results"]["path"]])
+    assert stored["columns"] == ["offload", "concurrency", "hit_rate", "b"]
+    assert stored["data"] == [["full_kv", 1, None, None], ["hisparse_sync", None, None, 128]]
 
 
 def test_two_cells_and_two_experiments_of_one_name_are_runs_of_their_own(tmp_path: Path, server: FakeWandb) -> None:

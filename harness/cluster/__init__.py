@@ -7,9 +7,18 @@ config asks for. Leaving it ends every actor it started, on success, failure or 
 from __future__ import annotations
 
 from harness.cluster.errors import ClusterError, LoadgenError, NoRoom
-from harness.cluster.instance import RemoteInstance
+from harness.cluster.instance import PointEnd, RemoteInstance
 from harness.cluster.loadgen import RemoteLoadgen
 from harness.cluster.offline import RemoteOffline
 from harness.cluster.session import Cluster
 
-__all__ = ["Cluster", "ClusterError", "LoadgenError", "NoRoom", "RemoteInstance", "RemoteLoadgen", "RemoteOffline"]
+__all__ = [
+    "Cluster",
+    "ClusterError",
+    "LoadgenError",
+    "NoRoom",
+    "PointEnd",
+    "RemoteInstance",
+    "RemoteLoadgen",
+    "RemoteOffline",
+]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.calls import CALL_TIMEOUT_S, answer, call, call_all, result, wait_for
@@ -13,6 +15,15 @@ from harness.records import ServerStats
 
 TRACE_TIMEOUT_S = 1000.0
 STOP_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class PointEnd:
+    """What an instance says when a point is over."""
+
+    stats: ServerStats
+    log: str  # since the point before; of several nodes one after another, each under its rank
+    selection_trace: bytes | None = None  # `trace.record`
 
 
 class RemoteInstance:
@@ -49,25 +60,44 @@ class RemoteInstance:
         """Raise InstanceError where its process on any node is gone."""
         call_all(self._actors, "check")
 
-    def flush(self) -> None:
-        call(self._actors[0], "flush")
+    def check_others(self) -> None:
+        """`check` on all nodes but the first, without which the first one's requests would hang."""
+        call_all(self._actors[1:], "check")
 
-    def stats(self) -> ServerStats:
-        stats = call(self._actors[0], "stats")
+    def begin_point(self) -> ServerStats:
+        """After a point's warm-up: `check`, empty the caches and read the counters, in one round trip."""
+        leader, *others = self._actors
+        asked = [leader.call_each.remote(("check",), ("flush",), ("stats",))]
+        asked += [actor.call_each.remote(("check",)) for actor in others]
+        said = [answer(reference, "the begin of a point", CALL_TIMEOUT_S) for reference in asked]
+        stats = said[0][-1]
         assert isinstance(stats, ServerStats)
         return stats
 
-    def selection_trace(self) -> bytes:
-        """The trace of the point's selections, where the config asks for one (`trace.record`)."""
-        return bytes(call(self._actors[0], "selection_trace", timeout_s=TRACE_TIMEOUT_S))
+    def end_point(self, *, with_trace: bool = False) -> PointEnd:
+        """The counters, the log and, where one was recorded, the trace of the selections, in one round trip."""
+        calls = (("stats",), ("selection_trace",)) if with_trace else (("stats",),)
+        asked = [
+            actor.call_each.remote(*((("check",),) if rank else calls), ("read_log", self._log_ends[rank]))
+            for rank, actor in enumerate(self._actors)
+        ]
+        timeout_s = TRACE_TIMEOUT_S if with_trace else CALL_TIMEOUT_S
+        said = [answer(reference, "the end of a point", timeout_s) for reference in asked]
+        stats, *trace = said[0][:-1]
+        assert isinstance(stats, ServerStats)
+        return PointEnd(stats, self._new_log([own[-1] for own in said]), bytes(trace[0]) if trace else None)
 
     def new_log(self) -> str:
-        """What the server logged since the last call; of several nodes one after another, each under its rank."""
-        parts = []
-        for rank, actor in enumerate(self._actors):
-            text, self._log_ends[rank] = call(actor, "read_log", self._log_ends[rank])
-            parts.append(str(text) if len(self._actors) == 1 else f"--- node rank {rank}\n{text}")
-        return "\n".join(parts)
+        """What the server logged since the last call, or the last `end_point`."""
+        ends = zip(self._actors, self._log_ends, strict=True)
+        return self._new_log([call(actor, "read_log", end) for actor, end in ends])
+
+    def _new_log(self, read: Sequence[tuple[str, int]]) -> str:
+        """One text of each node's log and the offset after it."""
+        self._log_ends = [end for _, end in read]
+        if len(read) == 1:
+            return read[0][0]
+        return "\n".join(f"--- node rank {rank}\n{text}" for rank, (text, _) in enumerate(read))
 
     def describe(self) -> dict[str, Any]:
         """What the instance says of itself, and of every node: whether it is what the config says, and who is there."""

@@ -10,7 +10,7 @@ from typing import Any
 from harness.cluster.calls import CALL_TIMEOUT_S
 from harness.cluster.errors import LoadgenError, first_line, is_lost
 from harness.cluster.groups import Group
-from harness.loadgen.point import PointLoad, PointResult
+from harness.loadgen.point import PointLoad, Seen
 from harness.loadgen.together import run_together
 from harness.sysinfo import boot_id
 
@@ -22,7 +22,7 @@ class RemoteLoadgen:
         self._actors, self._groups = actors, groups
         self._described: dict[str, Any] | None = None
 
-    def run(self, load: PointLoad, on_progress: Callable[[int, int, float], None] | None = None) -> PointResult:
+    def run(self, load: PointLoad, on_progress: Callable[[int, int, float], None] | None = None) -> Seen:
         """Drive one point. `on_progress` is given requests done, tokens (about) and seconds, now and then.
 
         Raises LoadgenError when one of the load generator's processes dies or fails, and what `on_progress` raises;

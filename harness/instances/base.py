@@ -7,6 +7,7 @@ its `Place`; they are started together, since none is ready before all are, and 
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,6 +39,8 @@ class Place:
 
 
 ALONE = Place()
+PORTS = 7  # SGLang's data-parallel attention listens on the six after the one where all meet
+_TRIES = 100
 
 
 class Instance(Protocol):
@@ -72,14 +75,25 @@ class Instance(Protocol):
 
 
 def meeting_point(node_address: str | None = None) -> str:
-    """`host:port` on this node for the processes of an instance to meet at; the port is free now.
+    """`host:port` on this node for the processes of an instance to meet at; it and the ports after it are free now.
 
     node_address: how the other nodes reach this one; None: the address this machine uses towards others.
+    Raises OSError where there is no such run of ports.
     """
     host = node_address or own_address()
-    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
-        port = server.getsockname()[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    for _ in range(_TRIES):
+        with suppress(OSError, OverflowError), ExitStack() as bound:  # one of the ports is taken, or beyond the last
+            port = _listen(host, 0, bound)
+            for beside in range(1, PORTS):
+                _listen(host, port + beside, bound)
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    raise OSError(f"no {PORTS} free ports in a row on {host}")
+
+
+def _listen(host: str, port: int, until: ExitStack) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    server = until.enter_context(socket.create_server((host, port), family=family))
+    return int(server.getsockname()[1])
 
 
 def own_address() -> str:

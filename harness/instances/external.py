@@ -9,7 +9,7 @@ from harness.instances.base import ALONE, InstanceError, Place
 from harness.instances.wire import fetch, fetch_json
 from harness.records import ServerStats
 from harness.schema import Config
-from harness.sysinfo import machine
+from harness.sysinfo import own_machine
 
 
 class ExternalInstance:
@@ -45,7 +45,7 @@ class ExternalInstance:
 
     def describe(self) -> dict[str, Any]:
         server: dict[str, Any] = {"url": self._url, "version": self._version(), "models": self._models()}
-        return {"machine": machine(), "server": server}
+        return {"machine": own_machine(), "server": server}
 
     def stop(self) -> None:
         """It is not ours to end."""

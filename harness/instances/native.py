@@ -6,30 +6,27 @@ import json
 import os
 import sys
 import tempfile
-import time
 from typing import Any
 
 from harness.instances.base import ALONE, InstanceError, Place
+from harness.instances.own_server import OwnServer
 from harness.instances.process import ServerProcess
-from harness.instances.wire import TIMEOUT_S, fetch_from
 from harness.records import ServerStats
 from harness.schema import Config, to_yaml
-from harness.sysinfo import machine
+from harness.sysinfo import own_machine
 
-FLUSH_PATIENCE_S = 5.0
 TRACE_TIMEOUT_S = 900.0  # coding a trace takes about 0.3 ms a selection
 
 
-class NativeInstance:
+class NativeInstance(OwnServer):
     """`python -m harness.engine.server` in a child process, in this process's interpreter.
 
     Config and readiness go through open files, not through a folder that a killed process would leave behind.
     """
 
     def __init__(self, config: Config):
+        super().__init__()
         self._config = config
-        self._process: ServerProcess | None = None
-        self._url = ""
 
     def start(self, place: Place = ALONE) -> str:
         assert place.num_nodes == 1, "the native engine computes on one node"
@@ -52,19 +49,6 @@ class NativeInstance:
         self._running().check()
         self._get("/health")
 
-    def flush(self) -> None:
-        """A client that gave up is noticed a moment later: its requests get a few seconds to go."""
-        deadline = time.monotonic() + FLUSH_PATIENCE_S
-        while True:
-            try:
-                self._get("/flush_cache")
-                return
-            except InstanceError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-                self._running().check()
-
     def stats(self) -> ServerStats:
         return ServerStats(**self._get("/server_info")["stats"])
 
@@ -72,15 +56,8 @@ class NativeInstance:
         """The trace of what was selected since the last flush (`trace.record`), as a file's bytes."""
         return self._fetch("/selection_trace", TRACE_TIMEOUT_S)
 
-    def read_log(self, offset: int) -> tuple[str, int]:
-        return self._running().read_log(offset)
-
     def describe(self) -> dict[str, Any]:
-        return {"machine": machine(), "server": self._get("/server_info"), "server_pid": self._running().pid}
-
-    def stop(self) -> None:
-        if self._process:
-            self._process.stop()
+        return {"machine": own_machine(), "server": self._get("/server_info"), "server_pid": self._running().pid}
 
     def _launch(self, config_fd: int, ready_fd: int) -> ServerProcess:
         threads = str(max(1, int(self._config.platform.num_cpus)))
@@ -112,16 +89,8 @@ class NativeInstance:
             raise
         return str(json.loads(said)["url"])
 
-    def _running(self) -> ServerProcess:
-        if self._process is None:
-            raise InstanceError("the server was not started")
-        return self._process
-
     def _get(self, path: str) -> dict[str, Any]:
         try:
-            return dict(json.loads(self._fetch(path, TIMEOUT_S)))
+            return dict(json.loads(self._fetch(path)))
         except ValueError as error:
             raise InstanceError(f"{path} did not answer: {error}") from error
-
-    def _fetch(self, path: str, timeout_s: float) -> bytes:
-        return fetch_from(self._running(), self._url + path, timeout_s)

@@ -99,8 +99,10 @@ class ServerProcess:
 
 
 def port_taken(said: str) -> bool:
-    """Whether a server's last words are that its port is another's."""
-    return os.strerror(errno.EADDRINUSE).lower() in said.lower()
+    """Whether a server's last words are that its port is another's, as the system says it or as SGLang does."""
+    return any(
+        words in said.lower() for words in (os.strerror(errno.EADDRINUSE).lower(), "is used by a process already")
+    )
 
 
 def _environment(own_interpreter: bool) -> dict[str, str]:

@@ -16,34 +16,36 @@ from typing import Any
 
 from harness.instances import keeper
 from harness.instances.base import ALONE, InstanceError, Place, own_address
+from harness.instances.own_server import OwnServer
 from harness.instances.process import ServerProcess, port_taken
 from harness.instances.sglang_command import launch
 from harness.instances.sglang_folder import write_config_folder
 from harness.instances.sglang_log import is_fatal, reason
 from harness.instances.sglang_metrics import Scrape, server_stats
-from harness.instances.wire import Refused, fetch, fetch_from, fetch_json
+from harness.instances.wire import TIMEOUT_S, Refused, fetch, fetch_json
 from harness.records import ServerStats
 from harness.schema import Config
-from harness.sysinfo import machine
+from harness.sysinfo import own_machine
 
 HEALTH_EVERY_S = 0.5
 SILENCE_S = 900.0  # a start that logs nothing for this long has hung, whatever `engine.start_timeout_s` says
 LAST_WORDS_S = 2.0  # from a fatal line to the end of its traceback
-FLUSH_PATIENCE_S = 10.0
 END_GRACE_S = 5.0
 INFO_TIMEOUT_S = 60.0  # /server_info asks every scheduler
 _SECRET = ("key", "password", "token_file")
 
 
-class SGLangInstance:
+class SGLangInstance(OwnServer):
     """`python -m sglang.launch_server` under `keeper`, which ends whatever it started, whatever happens to us."""
 
+    end_grace_s = 2 * END_GRACE_S  # `keeper` takes the first half to end the server
+
     def __init__(self, config: Config):
+        super().__init__()
         self._config = config
-        self._process: ServerProcess | None = None
-        self._url = self._local = ""
         self._version = ""
         self._flushed_at = 0  # offset in the log
+        self._watch: StartWatch | None = None  # on other nodes than the first, where nothing but the log can be asked
 
     def start(self, place: Place = ALONE) -> str:
         python = interpreter(self._config.engine.python)
@@ -60,26 +62,20 @@ class SGLangInstance:
             own_interpreter=True,
         )
         if place.node_rank:
+            self._watch = StartWatch(float("inf"), LAST_WORDS_S, "the server cannot go on")
             return ""
-        self._url, self._local = urls(self._config.engine.host, port)
+        outside, self._url = urls(self._config.engine.host, port)
         self._wait_healthy(self._process)
-        return self._url
+        return outside
 
     def check(self) -> None:
         with _explained(self):
             self._running().check()
+            if self._watch:
+                self._watch.look(self._running().read_log(self._watch.offset))
 
     def flush(self) -> None:
-        """A client that gave up is noticed a moment later: its requests get a few seconds to go."""
-        deadline = time.monotonic() + FLUSH_PATIENCE_S
-        while True:
-            try:
-                self._fetch("/flush_cache")
-                break
-            except Refused:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
+        super().flush()
         self._flushed_at = self._running().log_size
 
     def stats(self) -> ServerStats:
@@ -90,20 +86,13 @@ class SGLangInstance:
         except ValueError as error:
             raise InstanceError(f"/metrics cannot be read: {error}") from error
 
-    def read_log(self, offset: int) -> tuple[str, int]:
-        return self._running().read_log(offset)
-
     def describe(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"machine": machine(), "server_pid": self._running().pid}
-        if self._local:
+        found: dict[str, Any] = {"machine": own_machine(), "server_pid": self._running().pid}
+        if self._url:
             text = self._fetch("/metrics").decode(errors="replace")
-            info = fetch_json(self._local + "/server_info", INFO_TIMEOUT_S)
+            info = fetch_json(self._url + "/server_info", INFO_TIMEOUT_S)
             found["server"] = {"name": "sglang", **shown(info), "gauges": Scrape(text).gauges()}
         return found
-
-    def stop(self) -> None:
-        if self._process:
-            self._process.stop(grace_s=2 * END_GRACE_S)
 
     def _wait_healthy(self, process: ServerProcess) -> None:
         watch = StartWatch()
@@ -116,7 +105,7 @@ class SGLangInstance:
                 return False
             due = time.monotonic() + HEALTH_EVERY_S
             try:
-                fetch(self._local + "/health", timeout_s=5.0)
+                fetch(self._url + "/health", timeout_s=5.0)
             except InstanceError:  # not yet
                 return False
             return True
@@ -124,27 +113,27 @@ class SGLangInstance:
         try:
             with _explained(self):
                 process.wait_ready(is_healthy, self._config.engine.start_timeout_s)
-            info = fetch_json(self._local + "/server_info", INFO_TIMEOUT_S)
+            info = fetch_json(self._url + "/server_info", INFO_TIMEOUT_S)
         except BaseException:
-            process.stop(grace_s=2 * END_GRACE_S)
+            self.stop()
             raise
         self._version = f"sglang {info.get('version') or 'of unknown version'}"
 
-    def _running(self) -> ServerProcess:
-        if self._process is None:
-            raise InstanceError("the server was not started")
-        return self._process
-
-    def _fetch(self, path: str) -> bytes:
+    def _fetch(self, path: str, timeout_s: float = TIMEOUT_S) -> bytes:
         with _explained(self):
-            return fetch_from(self._running(), self._local + path)
+            return super()._fetch(path, timeout_s)
 
 
 class StartWatch:
     """Follows the log of a start, and raises where it will come to nothing."""
 
-    def __init__(self, silence_s: float = SILENCE_S, last_words_s: float = LAST_WORDS_S):
-        self._silence_s, self._last_words_s = silence_s, last_words_s
+    def __init__(
+        self,
+        silence_s: float = SILENCE_S,
+        last_words_s: float = LAST_WORDS_S,
+        verdict: str = "the server cannot start",
+    ):
+        self._silence_s, self._last_words_s, self._verdict = silence_s, last_words_s, verdict
         self._grew_at, self._fatal_at = time.monotonic(), 0.0
         self.offset = 0
 
@@ -158,7 +147,7 @@ class StartWatch:
         if is_fatal(text) and not self._fatal_at:
             self._fatal_at = now
         if self._fatal_at and now > self._fatal_at + self._last_words_s:
-            raise InstanceError("the server cannot start")
+            raise InstanceError(self._verdict)
         if now > self._grew_at + self._silence_s:
             raise InstanceError(f"the server logged nothing for {self._silence_s:g} s and was not ready")
 

@@ -16,6 +16,7 @@ from operator import sub
 from types import TracebackType
 from typing import Self
 
+from harness.loadgen.alike import Copies
 from harness.loadgen.bodies import Endpoint
 from harness.loadgen.connection import Connection, open_connection
 from harness.loadgen.cumulative import Shortener
@@ -23,7 +24,7 @@ from harness.loadgen.deadline import Deadline
 from harness.loadgen.exchange import Exchange
 from harness.loadgen.gather import Gatherer
 from harness.loadgen.progress import Progress
-from harness.loadgen.reading import carries_token, error_message, one_line
+from harness.loadgen.reading import Batch, carries_token, error_message, one_line
 from harness.loadgen.response import Response
 from harness.loadgen.sse import EventSplitter, NotSSE
 from harness.loadgen.target import parse_target
@@ -196,6 +197,7 @@ class _Reception:
         self._progress, self._gatherer = progress, gatherer
         self._shortener = Shortener() if shorten else None
         self._splitter: EventSplitter | None = EventSplitter()  # until the first token has come
+        self._copies = Copies()
         self._last_s = 0.0  # when the last piece came
         self._end_of_last = b""
         self._grace_s = grace_s
@@ -218,14 +220,19 @@ class _Reception:
         self._last_s = time_s
         self._look_into(time_s, piece)
 
-    def _take_events(self, times_s: list[float], events: list[bytes]) -> None:
-        """More events, of JSON, after the first token."""
+    def _take_events(self, times_s: list[float], wire: bytes, ends: list[int]) -> bool:
+        """More events after the first token, each an HTTP chunk; False, with nothing done, if they are not known."""
+        batch = self._copies.read(times_s, wire, ends) if self._end_of_last.endswith(b"\n\n") else None
+        if batch is None:
+            self.response.can_wait = not self._copies.hopeless
+            return False
         exchange = self._exchange
-        exchange.times_s += times_s
-        exchange.pieces += events
+        exchange.times_s.append(times_s[-1])
+        exchange.pieces.append(batch)
         self._gatherer.gaps_s += map(sub, times_s, [self._last_s, *times_s])
         self._last_s = self._deadline.event_s = times_s[-1]
-        self._progress.events += len(events)
+        self._progress.events += len(ends)
+        return True
 
     def _look_into(self, time_s: float, piece: bytes) -> None:
         """See what a piece means to the time limits."""
@@ -284,9 +291,9 @@ def _has_token(splitter: EventSplitter, time_s: float, piece: bytes) -> bool:
         return True
 
 
-def _explain(pieces: list[bytes]) -> str:
+def _explain(pieces: list[bytes | Batch]) -> str:
     """An error body in one line: its message when it is OpenAI-shaped."""
-    body = b"".join(pieces)
+    body = b"".join(piece for piece in pieces if isinstance(piece, bytes))
     try:
         payload = json.loads(body)
     except ValueError:

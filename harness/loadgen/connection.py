@@ -7,15 +7,21 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
 
 import httptools
 
+from harness.loadgen.alike import USUAL_END
 from harness.loadgen.gather import Gatherer
-from harness.loadgen.response import USUAL_END, Response
-from harness.loadgen.stamps import ANCILLARY_BYTES, Ancillary, Moment, ask_for_stamps
+from harness.loadgen.response import Response
+from harness.loadgen.stamps import ANCILLARY_BYTES, Moment, arrivals_s, ask_for_stamps
 from harness.loadgen.tls import Tls
 
-_MOST_LYING = 32  # pieces, and up to twice as many: handling them at once costs each a fraction of one at a time
+_READ, _MORE = 1 << 12, 1 << 16  # bytes of one read: usually, and where there were as many
+# Reads that are taken in at once, which costs each a fraction of one at a time: few at first, as it is from their
+# times that the gatherer learns how long it may wait.
+_FEW, _MANY = 16, 128
 
 
 class Connection:
@@ -23,15 +29,16 @@ class Connection:
 
     def __init__(self, sock: socket.socket, tls: Tls | None, peer: str, gatherer: Gatherer) -> None:
         self._sock, self._tls, self._gatherer = sock, tls, gatherer
-        self._receive, self._room = sock.recvmsg_into, (gatherer.room,)
-        self._most_lying = _MOST_LYING + sock.fileno() % _MOST_LYING  # streams in step must not all settle at once
+        self._receive = sock.recvmsg
+        # Reads lie here until there is a reason to take them in: of each its bytes, the kernel's stamp, the moment.
+        self._lying: list[Any] = []
+        self._at_once = _FEW + sock.fileno() % _FEW  # streams in step must not all settle at once
         self.peer = peer  # the server's address
         self._loop = asyncio.get_running_loop()
         self._response: Response | None = None
         self._ended: asyncio.Future[None] | None = None
         self._sending: asyncio.Task[None] | None = None  # what the socket did not take at once
         self._floor_s = 0.0  # nothing arrives before this
-        self._lying: list[tuple[Moment, Ancillary, bytes]] = []  # read, and to be taken in when there is a reason
         self.closed = False
         self.broken: str | None = None  # how it broke
         self.malformed: str | None = None  # what was not HTTP
@@ -87,53 +94,62 @@ class Connection:
         self.read(Moment())
         self._settle()
 
-    def read(self, moment: Moment) -> None:
-        """Read what has arrived, as far as there is room."""
+    def read(self, moment: Moment, most: int = _READ) -> None:
+        """Read what has arrived."""
         if self.closed:
             return
         try:
-            size, ancillary, _, _ = self._receive(self._room, ANCILLARY_BYTES)
+            data, ancillary, _, _ = self._receive(most, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._settle()
             self._break(f"the connection broke: {error}")
             return
-        data = bytes(self._room[0][:size])
         response = self._response
         if response and response.can_wait and ancillary and data.endswith(USUAL_END):
             lying = self._lying
-            lying.append((moment, ancillary, data))
-            if len(lying) >= self._most_lying:
+            lying += (data, ancillary[0][2], moment)
+            if len(lying) >= 3 * self._at_once:
                 self._settle()
         elif data and response:
             self._settle()
-            self._take(response, moment.arrival_s(ancillary, self._floor_s), data)
+            self._floor_s = moment.arrival_s(ancillary, self._floor_s)
+            self._take(response, self._floor_s, data)
+            if len(data) == most == _READ:
+                self.read(moment, _MORE)
         else:  # nobody waits for these bytes: the server ends or misuses the connection
             self._settle()
             self._end()
 
     def _settle(self) -> None:
         """Take in what was left lying."""
-        if not self._lying:
+        lying = self._lying
+        if not lying:
             return
-        lying, self._lying = self._lying, []
+        reads, stamps, moments = lying[::3], lying[1::3], lying[2::3]
+        self._lying = []
+        self._at_once = min(2 * self._at_once, _MANY + self._sock.fileno() % _FEW)
         response = self._response
         if not response:
             return
-        times_s = []
-        for moment, ancillary, _ in lying:
-            self._floor_s = moment.arrival_s(ancillary, self._floor_s)
-            times_s.append(self._floor_s)
-        reads = [data for _, _, data in lying]
-        if not self.closed and response.take_usual(times_s, reads):
+        times_s = arrivals_s(moments, stamps, self._floor_s)
+        self._floor_s = times_s[-1]
+        self._take_many(response, times_s, b"".join(reads), list(accumulate(map(len, reads))))
+
+    def _take_many(self, response: Response, times_s: list[float], wire: bytes, ends: list[int]) -> None:
+        """Take reads in at once where all are usual, else those that are and the others one by one."""
+        if self.closed or response.complete or response.take_usual(times_s, wire, ends):
             return
-        for time_s, data in zip(times_s, reads, strict=True):
-            if not self.closed and not response.complete:
-                self._take(response, time_s, data)
+        half = len(ends) // 2
+        if half:
+            cut = ends[half - 1]
+            self._take_many(response, times_s[:half], wire[:cut], ends[:half])
+            self._take_many(response, times_s[half:], wire[cut:], [end - cut for end in ends[half:]])
+        else:
+            self._take(response, times_s[0], wire)
 
     def _take(self, response: Response, time_s: float, data: bytes) -> None:
-        self._floor_s = time_s
         try:
             if self._tls:
                 data = self._tls.decrypt(data)

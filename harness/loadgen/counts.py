@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from operator import sub
 from statistics import mean, median, pstdev
 from typing import NamedTuple
 
@@ -9,12 +11,22 @@ _HELD_BACK = 4  # a first chunk of more than this many times the usual size: tok
 _SAME_LENGTH = 0.3  # texts that vary by no more than this share of their mean may be of as many tokens each
 
 
-class Delta(NamedTuple):
-    """One streamed chunk that may carry output."""
+@dataclass(slots=True)
+class Deltas:
+    """The streamed chunks that may carry output, in order: three parallel lists."""
 
-    time_s: float
-    text: str
-    completed: int | None  # tokens generated so far by its own `usage`, None without one
+    times_s: list[float] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    completed: list[int | None] = field(default_factory=list)  # tokens generated so far by a chunk's own `usage`
+
+    def add(self, time_s: float, text: str, completed: int | None) -> None:
+        """One more."""
+        self.times_s.append(time_s)
+        self.texts.append(text)
+        self.completed.append(completed)
+
+    def __len__(self) -> int:
+        return len(self.times_s)
 
 
 class Uncountable(ValueError):
@@ -30,7 +42,7 @@ class TokenCounts(NamedTuple):
     held_back: bool  # the wire does not carry token times: the first chunk brings tokens made long before
 
 
-def count_tokens(deltas: list[Delta], total: int | None) -> TokenCounts:
+def count_tokens(deltas: Deltas, total: int | None) -> TokenCounts:
     """Tokens per chunk of one response; `total` is the completion_tokens of the final `usage`.
 
     With continuous usage a chunk carries as many tokens as the count grew by, whatever its text.
@@ -42,11 +54,13 @@ def count_tokens(deltas: list[Delta], total: int | None) -> TokenCounts:
         return _together(_by_growth(deltas, total))
     if total is None:
         raise Uncountable("no usage in the stream, so its tokens cannot be counted")
-    return _together(_by_text([delta for delta in deltas if delta.text], total))
+    return _together(_by_text(deltas, total))
 
 
 def _together(counts: TokenCounts) -> TokenCounts:
     """With one chunk for all that arrived at one time: how they were cut says nothing about when tokens were made."""
+    if len(set(counts.times_s)) == len(counts.times_s):
+        return counts
     times_s: list[float] = []
     tokens: list[int] = []
     for time_s, number in zip(counts.times_s, counts.tokens, strict=True):
@@ -58,36 +72,37 @@ def _together(counts: TokenCounts) -> TokenCounts:
     return counts._replace(times_s=times_s, tokens=tokens)
 
 
-def _is_continuous(deltas: list[Delta]) -> bool:
+def _is_continuous(deltas: Deltas) -> bool:
     """Whether every chunk with text came with its own count (a server may send 0 until the end)."""
-    counted = any(delta.completed for delta in deltas)
-    return counted and all(delta.completed for delta in deltas if delta.text)
+    if all(deltas.completed):
+        return len(deltas) > 0
+    counted = any(deltas.completed)
+    return counted and all(done for text, done in zip(deltas.texts, deltas.completed, strict=True) if text)
 
 
-def _by_growth(deltas: list[Delta], total: int | None) -> TokenCounts:
-    times_s: list[float] = []
-    tokens: list[int] = []
-    seen = 0
-    for delta in deltas:
-        if delta.completed is None or delta.completed == seen:
-            continue
-        if delta.completed < seen:
-            raise Uncountable(f"continuous usage falls from {seen} to {delta.completed} tokens")
-        times_s.append(delta.time_s)
-        tokens.append(delta.completed - seen)
-        seen = delta.completed
-    if total is not None and total != seen:
-        raise Uncountable(f"continuous usage ends at {seen} tokens, the final usage says {total}")
+def _by_growth(deltas: Deltas, total: int | None) -> TokenCounts:
+    counted = [(at, done) for at, done in zip(deltas.times_s, deltas.completed, strict=True) if done is not None]
+    so_far = [done for _, done in counted]
+    grown = list(map(sub, so_far, [0, *so_far]))
+    if min(grown) < 0:
+        at = next(place for place, growth in enumerate(grown) if growth < 0)
+        raise Uncountable(f"continuous usage falls from {so_far[at - 1]} to {so_far[at]} tokens")
+    if total is not None and total != so_far[-1]:
+        raise Uncountable(f"continuous usage ends at {so_far[-1]} tokens, the final usage says {total}")
+    times_s = [at for (at, _), growth in zip(counted, grown, strict=True) if growth]
+    tokens = [growth for growth in grown if growth]
     return TokenCounts(times_s, tokens, "continuous_usage", _held_back(tokens))
 
 
-def _by_text(chunks: list[Delta], total: int) -> TokenCounts:
-    if not chunks and total:
+def _by_text(deltas: Deltas, total: int) -> TokenCounts:
+    times_s = [at for at, text in zip(deltas.times_s, deltas.texts, strict=True) if text]
+    lengths = [len(text) for text in deltas.texts if text]
+    if not lengths and total:
         raise Uncountable(f"usage says {total} tokens, but no chunk carried text")
-    if len(chunks) > total:
-        raise Uncountable(f"{len(chunks)} chunks carried text, but usage says {total} tokens")
-    tokens = _spread(total, [len(chunk.text) for chunk in chunks])
-    return TokenCounts([chunk.time_s for chunk in chunks], tokens, "usage", _held_back(tokens))
+    if len(lengths) > total:
+        raise Uncountable(f"{len(lengths)} chunks carried text, but usage says {total} tokens")
+    tokens = _spread(total, lengths)
+    return TokenCounts(times_s, tokens, "usage", _held_back(tokens))
 
 
 def _held_back(tokens: list[int]) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 
+from harness.loadgen.reading import Batch
+
 _META = b'"meta_info"'
 _DATA = b"data:"
 _BLANK = (b"\n\n", b"\n\r\n", b"\r\r")  # what ends an event
@@ -20,7 +22,7 @@ class Shortener:
         self._open: list[bytes] = []  # the pieces of an event that is not complete
         self._cumulative: bool | None = None  # None: not known yet
 
-    def add(self, time_s: float, piece: bytes, times: list[float], pieces: list[bytes]) -> None:
+    def add(self, time_s: float, piece: bytes, times: list[float], pieces: list[bytes | Batch]) -> None:
         """Add what `piece` completes to `pieces`, and forget what it repeats."""
         end = _end_of_events(piece)  # an event is stamped when its end is here
         if not end:
@@ -32,13 +34,14 @@ class Shortener:
             self._cumulative = _is_cumulative(event)
         if self._cumulative and pieces and _META in event:
             before = pieces[-1]
+            assert isinstance(before, bytes), "/generate's events are not read in batches"
             meta = before.rfind(_META)
             if meta > 0 and b'"error"' not in before:
                 pieces[-1] = b"data: {" + before[meta:]
         times.append(time_s)
         pieces.append(event)
 
-    def close(self, time_s: float, times: list[float], pieces: list[bytes]) -> None:
+    def close(self, time_s: float, times: list[float], pieces: list[bytes | Batch]) -> None:
         """The response has ended: what is left is half an event, or none at all."""
         if self._open:
             times.append(time_s)

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 
 from harness.loadgen.counts import Uncountable
-from harness.loadgen.reading import Problem, StreamReading, error_message, one_line
+from harness.loadgen.reading import Batch, Problem, StreamReading, error_message, one_line
 from harness.loadgen.sse import EventSplitter, NotSSE
 from harness.records import RequestRecord
 from workloads import Prompt
@@ -25,7 +25,7 @@ class Exchange:
     scheduled_s: float
     sent_s: float | None = None  # None: it never reached a socket
     times_s: list[float] = field(default_factory=list)  # when each of the pieces arrived
-    pieces: list[bytes] = field(default_factory=list)  # of a 200 response's body
+    pieces: list[bytes | Batch] = field(default_factory=list)  # of a 200 response's body
     end_s: float = 0.0
     problem: Problem | None = None  # what failed before or outside the stream's content
     broken: str | None = None  # how the connection broke in the middle, None when it did not
@@ -69,28 +69,30 @@ async def digest(exchange: Exchange, *, exact: bool, start_s: float) -> tuple[Re
     return record, counts.held_back
 
 
-async def _read(times_s: list[float], pieces: list[bytes]) -> StreamReading:
+async def _read(times_s: list[float], pieces: list[bytes | Batch]) -> StreamReading:
     reading, splitter = StreamReading(), EventSplitter()
     try:
-        for start in range(0, len(pieces), _SLICE):
-            times, slice_ = times_s[start : start + _SLICE], pieces[start : start + _SLICE]
-            if not (splitter.between and reading.add_whole(times, slice_)):
-                for time_s, piece in zip(times, slice_, strict=True):
-                    for event in splitter.take(time_s, piece):
-                        reading.add(event)
-            await asyncio.sleep(0)
+        for number, (time_s, piece) in enumerate(zip(times_s, pieces, strict=True), start=1):
+            if isinstance(piece, Batch):
+                reading.add_batch(piece)
+            else:
+                for event in splitter.take(time_s, piece):
+                    reading.add(event)
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)
         for event in splitter.close(times_s[-1] if times_s else 0.0):
             reading.add(event)
     except NotSSE as line:
         if reading.problem is None:
             reading.problem = _not_sse(pieces, str(line))
+    await asyncio.sleep(0)
     return reading
 
 
-def _not_sse(pieces: list[bytes], line: str) -> Problem:
+def _not_sse(pieces: list[bytes | Batch], line: str) -> Problem:
     """The problem of a 200 response that is no event stream: often an error object as plain JSON."""
     try:
-        body = json.loads(b"".join(pieces))
+        body = json.loads(b"".join(piece for piece in pieces if isinstance(piece, bytes)))
     except ValueError:
         body = None
     message = error_message(body) if isinstance(body, dict) else None

@@ -17,10 +17,9 @@ from typing import Protocol
 
 from harness.loadgen.stamps import STAMPED, Moment
 
-_ROOM = 1 << 16  # bytes of one read
-_LONGEST_WAIT_S = 0.005  # asyncio's timers round up to whole milliseconds
+_LONGEST_WAIT_S = 0.008  # asyncio's timers round up to whole milliseconds
 _SHORTEST_WAIT_S = 0.001
-_OF_GAP = 0.25  # of the time between two events of a stream, but for the closest tenth of them
+_OF_GAP = 1 / 3  # of the time between two events of a stream, but for the closest tenth of them
 _OF_REQUEST = 0.005  # of the time a request takes
 _WORTH = 3  # events that a wait must bring to be worth its timer
 _SAMPLE = 512  # events between two decisions about the wait
@@ -42,7 +41,6 @@ class Gatherer:
         self._timer: asyncio.Handle | None = None  # of the next look, None when the loop waits for the epoll
         self._decided_s = time.perf_counter()
         self._wait_s = 0.0
-        self.room = memoryview(bytearray(_ROOM))  # what is read comes here first: one place, always warm
         self.gaps_s: list[float] = []  # appended by whoever reads events: from the one before in their stream
         self.last_took_s = 1.0  # a request, so written
         if self._epoll:

@@ -30,7 +30,7 @@ class HealthMonitor:
     during a stall included: a loop that stands still for a second is late a hundred times, not once.
     """
 
-    def __init__(self, interval_s: float = 0.01) -> None:
+    def __init__(self, interval_s: float = 0.05) -> None:
         self._interval_s = interval_s
         self._lags_s = array("d")
         self._due_s = 0.0

@@ -1,7 +1,8 @@
 """One point as plain data: what is asked of a load generator, what each of its processes saw, and the result of all.
 
 Several processes drive one point together: `split` gives each its share of the workers, or of the arrivals, and
-`conclude` merges what they saw by timestamps.
+`conclude` merges what they saw by timestamps. That takes some milliseconds of statistics, so whoever drives one point
+after another keeps what was `Seen` and concludes it beside the next.
 """
 
 from __future__ import annotations
@@ -84,6 +85,32 @@ class PointResult:
     status: Status
     reason: str | None  # why it is not ok
     count_source: str | None  # where token counts come from; "mixed" when requests differ
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What all processes of a point saw, before anything is computed of it."""
+
+    load: PointLoad
+    driven: list[Driven]
+    clock_ahead_s: list[float]  # of each process's clock, against one common clock
+    clock_uncertainty_ms: float | None = None
+
+    @property
+    def failure(self) -> str | None:
+        """Why no request completed; None where one did. All there is to know of a warm-up."""
+        gave_up = next((part.gave_up for part in self.driven if part.gave_up), None)
+        requests = [request for part in self.driven for request in part.requests]
+        status, reason = gave_up or judge_point(requests, held_back=0, measures={}, limits=self.load.load)
+        return reason if status is Status.FAILED else None
+
+    def result(self) -> PointResult:
+        return conclude(
+            self.load,
+            self.driven,
+            clock_ahead_s=self.clock_ahead_s,
+            clock_uncertainty_ms=self.clock_uncertainty_ms,
+        )
 
 
 def split(load: PointLoad, parts: int) -> list[PointLoad]:

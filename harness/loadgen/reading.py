@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from harness.loadgen.counts import Delta, TokenCounts, Uncountable, count_tokens
-from harness.loadgen.sse import BETWEEN, Event, whole_events
+from harness.loadgen.counts import Deltas, TokenCounts, Uncountable, count_tokens
+from harness.loadgen.sse import Event
 
 _DONE = b"[DONE]"
-_WORD = secrets.token_hex(8)
-_WORD_BETWEEN = f'}},"{_WORD}",{{'.encode()
-_MOST_TOKENS = 1 << 31  # of one request; a count beyond it is none
+MOST_TOKENS = 1 << 31  # of one request; a count beyond it is none
 _CUT_SHORT = "the stream ended in [DONE] without a finish reason"
 _BROKEN_OFF = {"abort", "error", "cancelled"}  # finish reasons of a request the server gave up
 
@@ -49,14 +45,23 @@ def carries_token(event: Event) -> bool:
     """Whether an event brings output, by itself; anything unreadable does not."""
     reading = StreamReading()
     reading.add(event)
-    return any(delta.text or delta.completed for delta in reading.deltas)
+    return any(reading.deltas.texts) or any(reading.deltas.completed)
+
+
+class Batch(NamedTuple):
+    """Chunks with nothing but a text and counts, one entry each; None for counts that they have not."""
+
+    times_s: list[float]
+    texts: list[str]
+    completed: list[int] | None  # `completion_tokens`
+    prompt: list[int] | None  # `prompt_tokens`
 
 
 @dataclass(slots=True)
 class StreamReading:
     """Takes the events of one response in order (`add`), then judges them (`judge`)."""
 
-    deltas: list[Delta] = field(default_factory=list)
+    deltas: Deltas = field(default_factory=Deltas)
     done: bool = False  # [DONE] was seen
     finish_reason: str | None = None
     prompt_tokens: int | None = None  # the server's last word
@@ -74,38 +79,23 @@ class StreamReading:
             self.done = True
             return
         try:
-            payload = _loads(event.data)
-            if not event.name and self._take_usual(event.time_s, payload):
-                return
+            self._add_payload(event, _loads(event.data))
         except ValueError:
             self.problem = ("malformed", f"an event is not JSON: {one_line(event.data, 80)}")
+
+    def add_batch(self, batch: Batch) -> None:
+        """Take several events at once."""
+        if self.done or self.problem:
             return
-        self._add_other(event, payload)
-
-    def add_whole(self, times_s: Sequence[float], pieces: Sequence[bytes]) -> bool:
-        """Take pieces that are each one event with a JSON object; False, with nothing done, for any others.
-
-        They are parsed as one JSON list, with a word between any two that no server can know.
-        """
-        stream = whole_events(pieces)
-        if stream is None:
-            return False
-        try:
-            found = orjson.loads(b"[" + stream[6:-2].replace(BETWEEN, _WORD_BETWEEN) + b"]")
-        except ValueError:
-            return False
-        if len(found) != 2 * len(pieces) - 1 or found[1::2].count(_WORD) != len(pieces) - 1:
-            return False
         self._counts = None
-        for time_s, payload, piece in zip(times_s, found[::2], pieces, strict=True):
-            if self.done or self.problem:
-                break
-            if not self._take_usual(time_s, payload):
-                self._add_other(Event(time_s, piece[6:-2], b""), payload)
-        return True
+        self.deltas.times_s += batch.times_s
+        self.deltas.texts += batch.texts
+        self.deltas.completed += batch.completed or [None] * len(batch.texts)
+        prompt = next(filter(None, reversed(batch.prompt or ())), None)
+        self._note(prompt, batch.completed[-1] if batch.completed else None)
 
-    def _add_other(self, event: Event, payload: Any) -> None:
-        """Take an event that is not the usual chunk."""
+    def _add_payload(self, event: Event, payload: Any) -> None:
+        """Take an event that is JSON."""
         if not isinstance(payload, dict):
             self.problem = ("malformed", f"an event is not a JSON object: {one_line(event.data, 80)}")
             return
@@ -121,25 +111,6 @@ class StreamReading:
         except (AttributeError, TypeError, KeyError, ValueError):
             self.problem = ("malformed", f"an event is not a completion chunk: {one_line(event.data, 80)}")
 
-    def _take_usual(self, time_s: float, payload: Any) -> bool:
-        """Take the chunk that nearly all are: one text, its count, no end. False, with nothing done, for another."""
-        try:
-            (choice,) = payload["choices"]
-            text, reason = choice["text"], choice["finish_reason"]
-            usage = payload["usage"]
-            prompt, completed = usage["prompt_tokens"], usage["completion_tokens"]
-        except (KeyError, TypeError, ValueError):
-            return False
-        if type(text) is not str or type(completed) is not int or type(prompt) is not int or reason:
-            return False
-        if not (0 < prompt <= _MOST_TOKENS and 0 <= completed <= _MOST_TOKENS):
-            return False
-        if "error" in payload or "delta" in choice or "meta_info" in payload or payload.get("object") == "error":
-            return False
-        self.prompt_tokens, self.completion_tokens = prompt, completed
-        self.deltas.append(Delta(time_s, text, completed))
-        return True
-
     def _take(self, time_s: float, payload: dict[str, Any]) -> None:
         if "meta_info" in payload:
             self._take_generate(time_s, payload)
@@ -150,7 +121,7 @@ class StreamReading:
             completed = _tokens(usage, "completion_tokens")
             self._note(_tokens(usage, "prompt_tokens"), completed)
         for choice in payload["choices"] if not usage else payload.get("choices", ()):
-            self.deltas.append(Delta(time_s, _text(choice), completed))
+            self.deltas.add(time_s, _text(choice), completed)
             self.finish_reason = choice.get("finish_reason") or self.finish_reason
 
     def _take_generate(self, time_s: float, payload: dict[str, Any]) -> None:
@@ -170,7 +141,7 @@ class StreamReading:
         text, ids = payload.get("text") or "", payload.get("output_ids")
         if len(ids) == completed if ids is not None else text.startswith(self._so_far):
             self._so_far, text = text, text.removeprefix(self._so_far)
-        self.deltas.append(Delta(time_s, text, completed))
+        self.deltas.add(time_s, text, completed)
 
     def _note(self, prompt: int | None, completed: int | None) -> None:
         """What the server says it has counted; where it says nothing its last word stands."""
@@ -180,7 +151,7 @@ class StreamReading:
     @property
     def text(self) -> str:
         """Everything generated, reasoning included."""
-        return "".join(delta.text for delta in self.deltas)
+        return "".join(self.deltas.texts)
 
     def count(self) -> TokenCounts:
         """Tokens over time, of all that was added. Raises Uncountable."""
@@ -222,7 +193,7 @@ def _tokens(usage: dict[str, Any], name: str) -> int | None:
     count = usage.get(name)
     if count is None:
         return None
-    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= _MOST_TOKENS or count % 1:
+    if isinstance(count, bool) or not isinstance(count, int | float) or not 0 <= count <= MOST_TOKENS or count % 1:
         raise _Miscounted(f"{name} is {one_line(repr(count), 30)}, no number of tokens")
     return int(count)
 

@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import repeat
 
 import httptools
-
-from harness.loadgen.sse import whole_events
-
-# A JSON event's end and its HTTP chunk's. No chunked response ends like this (before its last CRLF there is another),
-# and it is neither `data: [DONE]` nor a comment.
-USUAL_END = b"}\n\n\r\n"
-
-
-def _sizes(heads: list[bytes]) -> list[int] | None:
-    """The sizes in the size lines of HTTP chunks (without extensions); None for anything else."""
-    digits = b"".join(heads).lower()
-    if digits.strip(b"0123456789abcdef"):
-        return None
-    try:
-        return list(map(int, heads, repeat(16)))
-    except ValueError:
-        return None
 
 
 class Response:
     """What one response brought, as the HTTP parser calls it; its body stays in pieces with their times."""
 
     def __init__(
-        self, on_piece: Callable[[float, bytes], None], on_events: Callable[[list[float], list[bytes]], None]
+        self, on_piece: Callable[[float, bytes], None], on_events: Callable[[list[float], bytes, list[int]], bool]
     ) -> None:
-        """on_piece: gets each piece of the body with its time; on_events: gets those for which `take_usual` holds."""
+        """on_piece: gets each piece of the body with its time; on_events: as `take_usual`, if it knows such events."""
         self.status = 0
         self.headers: dict[str, str] = {}
         self.started = False  # the first byte is here
@@ -52,24 +34,14 @@ class Response:
         self._parser.feed_data(data)
         self._between = self._between and data.endswith(b"\n")  # else the next one's head has begun
 
-    def take_usual(self, times_s: list[float], reads: list[bytes]) -> bool:
-        """Take what was read, if each read is the usual: one whole chunk with one JSON event. Else False, nothing done.
+    def take_usual(self, times_s: list[float], wire: bytes, ends: list[int]) -> bool:
+        """Take reads that are each one whole HTTP chunk with one usual event. False, with nothing done, for others.
 
-        The parser would be after them as it was before: it is spared.
+        wire: all reads, each until one of `ends`. The parser would be after them as it was before: it is spared.
         """
-        parts = b"".join(reads).split(b"\r\n")
-        heads, bodies = parts[:-1:2], parts[1::2]
-        if not self._between or len(bodies) != len(reads) or len(heads) != len(reads) or parts[-1]:
-            return False
-        sizes = list(map(len, bodies))
-        if _sizes(heads) != sizes or list(map(len, reads)) != [
-            len(h) + n + 4 for h, n in zip(heads, sizes, strict=True)
-        ]:
-            return False
-        if whole_events(bodies) is None:
+        if not self._between or not self._on_events(times_s, wire, ends):
             return False
         self.now_s = times_s[-1]
-        self._on_events(times_s, bodies)
         return True
 
     def on_header(self, name: bytes, value: bytes) -> None:

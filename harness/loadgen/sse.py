@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 Piece = tuple[float, bytes]  # when the bytes arrived (seconds), the bytes
 
 _BOM = b"\xef\xbb\xbf"
 _OTHER_FIELDS = (b":", b"id", b"retry")  # a comment, and the fields that mean nothing here
-
-
-BETWEEN = b"}\n\ndata: {"  # one event with a JSON object and the next, in the usual form
 
 
 class Event(NamedTuple):
@@ -29,18 +26,6 @@ class NotSSE(ValueError):
 def _is_one_payload(piece: bytes) -> bool:
     """Whether a piece is exactly one event with a JSON object, in the usual form: its one line and a blank one."""
     return piece.startswith(b"data: {") and piece.endswith(b"\n\n") and piece.find(b"\n") == len(piece) - 2
-
-
-def whole_events(pieces: Sequence[bytes]) -> bytes | None:
-    """All pieces as one, if each is exactly one event with a JSON object, in the usual form; else None.
-
-    Costs a fraction of looking at each: all line ends are those after the pieces, and each begins as it should.
-    """
-    if not all(piece.endswith(b"}\n\n") for piece in pieces):
-        return None
-    stream = b"".join(pieces)
-    usual = stream.startswith(b"data: {") and stream.count(b"\n") == 2 * len(pieces)
-    return stream if usual and stream.count(BETWEEN) == len(pieces) - 1 else None
 
 
 class EventSplitter:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, NamedTuple, Protocol
 
-from harness.loadgen.point import PointLoad, PointResult, conclude, split
+from harness.loadgen.point import PointLoad, Seen, split
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 60.0
@@ -39,8 +39,8 @@ def run_together(
     workers: Sequence[Worker],
     own_clock: str,
     on_progress: Callable[[int, int, float], None] | None = None,
-) -> PointResult:
-    """Drive one point with as many of `workers` as it has requests in flight, and judge it as one.
+) -> Seen:
+    """Drive one point with as many of `workers` as it has requests in flight.
 
     own_clock: which machine's clock this process reads (`sysinfo.boot_id`). on_progress: given requests done,
     tokens (about) and seconds, now and then. Raises what the workers' calls raise.
@@ -49,7 +49,8 @@ def run_together(
     team = workers[: len(shares)]
     together = len(team) > 1
     clocks = [read_clock(worker, own_clock) for worker in team] if together else [Clock(0.0, 0.0)]
-    _all([worker.call("arm") for worker in team])
+    if together:
+        _all([worker.call("arm") for worker in team])
     driving = [worker.call("drive", share, together) for worker, share in zip(team, shares, strict=True)]
     if together:
         _start(team, driving, clocks)
@@ -57,9 +58,9 @@ def run_together(
         if on_progress:
             seen = _all([worker.call("progress") for worker in team])
             on_progress(sum(done for done, _, _ in seen), sum(n for _, n, _ in seen), max(s for _, _, s in seen))
-    return conclude(
-        load,
-        [future.result() for future in driving],
+    return Seen(
+        load=load,
+        driven=[future.result() for future in driving],
         clock_ahead_s=[clock.ahead_s for clock in clocks],
         clock_uncertainty_ms=max(clock.uncertainty_s for clock in clocks) * 1e3 if together else None,
     )

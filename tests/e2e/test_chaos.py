@@ -25,9 +25,9 @@ SEED = 20261130
 VICTIMS = {"driver": 6, "server": 9, "instance actor": 7, "load generator": 8}
 SWEEP = (
     *("experiment=quickstart", "offload=full_kv,hisparse_sync", "load.concurrencies=[1,2]", "tracker.mode=offline"),
-    *("workload.input_len=64", "workload.output_len=48", "cluster.retry_wait_s=0.1"),
+    *("workload.input_len=64", "workload.output_len=48", "cluster.retry_wait_s=0.01", "cluster.retries=8"),
 )
-REPEATS = 4
+REPEATS = 8  # enough for the sweep to outlast most kills: each end by itself costs a start of Ray
 FIND = {
     "server": (SERVER,),
     "instance actor": ("ray::", "InstanceActor"),
@@ -47,6 +47,7 @@ class Chaos:
 
     def begin(self, *overrides: str) -> SweepProcess:
         self._started += 1
+        print(f"run {self._started}: {self.repeats} repeats")
         self.run = self._start(*overrides, f"load.repeats={self.repeats}", name=f"run{self._started}", base=SWEEP)
         return self.run
 

@@ -4,69 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from cluster_nodes import LOOPBACK, Nodes, three_nodes
 from sweep_process import SweepProcess, assert_nothing_left
 
 from harness.store import read_env, read_rows
 
 HERE = Path(__file__).parent
-# Ray's name for "use 127.0.0.1", where it needs no token
-LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
-
-
-class Nodes:
-    """The cluster's process: see three_nodes.py."""
-
-    def __init__(self, folder: str):
-        self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "three_nodes.py"), folder],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | LOOPBACK | {"RAY_worker_niceness": "0"},
-        )
-        while not (line := self._process.stdout.readline()).startswith("{"):  # type: ignore[union-attr]
-            assert line, "the cluster did not start"
-        said = json.loads(line)
-        self.address, self.ids = said["address"], said["nodes"]
-
-    def kill(self, node_id: str) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(f"kill {node_id}\n")
-        self._process.stdin.flush()
-        while self._process.stdout.readline().strip() != "done":
-            assert self._process.poll() is None
-
-    def close(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        try:
-            self._process.wait(60)
-        finally:
-            for process in psutil.Process().children(recursive=True):
-                if process.pid == self._process.pid:
-                    process.kill()
 
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    folder = tempfile.mkdtemp(prefix="r3-", dir="/tmp")  # Ray's sockets lie in it: their paths must be short
-    cluster = Nodes(folder)
-    try:
+    with three_nodes() as cluster:
         yield cluster
-    finally:
-        cluster.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def begin(nodes: Nodes, home: Path, *overrides: str) -> SweepProcess:

@@ -211,9 +211,32 @@ def test_memory_never_written_does_not_matter(model: str, system: str, monkeypat
     run_lockstep({"clean": clean, "dirty": dirty}, driver(lengths))
 
 
-def target_logits(model: str, system: str, prompt_len: int, others: int) -> torch.Tensor:
+@pytest.mark.parametrize("model", ["dsa", "quest", "nsa"])
+def test_what_the_oracle_does_not_fetch_reads_as_numbers(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold cache has slots that nothing was ever copied to. Their attention is wrong, but no NaN that ends a
+    sampling server."""
+    empty = torch.empty
+
+    def poisoned(*args: object, **options: object) -> torch.Tensor:
+        made = empty(*args, **options)  # type: ignore[call-overload]
+        return made.fill_(torch.nan) if made.is_floating_point() else made.fill_(7)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", poisoned)
+        probe = Probe(cell_of(model, "no_io_oracle", "offload.cold_start=empty"))
+    run = driver([(0, 60, 12)])
+    probe.add(0, run.requests[0])
+    while not run.done:
+        plan = run.plan()
+        assert probe.run(plan).isfinite().all()
+        run.advance(plan)
+    assert probe.kv.counters.misses > 0
+
+
+def target_logits(model: str, system: str, dtype: str, prompt_len: int, others: int) -> torch.Tensor:
     """Decode logits [steps, vocab] of one request beside `others` of different lengths that come and go."""
-    more = ["engine.batch_invariant=true", "engine.max_running_requests=17", "model.num_layers=2"]
+    more = ["engine.batch_invariant=true", "engine.max_running_requests=17", f"model.dtype={dtype}"]
+    more += [] if model == "nsa" else ["model.num_layers=2"]
     probe = Probe(cell_of(model, system, *more))
     rng = random.Random(prompt_len)
     target = Request(prompt=[rng.randrange(300) for _ in range(prompt_len)], new_tokens=12)
@@ -234,13 +257,23 @@ def target_logits(model: str, system: str, prompt_len: int, others: int) -> torc
 
 @pytest.mark.parametrize("prompt_len", [3, 70])  # below and above k, B, and torch's thresholds for small products
 @pytest.mark.parametrize(
-    ("model", "system"),
-    [("dsa", "hisparse_sync"), ("quest", "hisparse_sync"), ("dense_mla", "full_kv"), ("dense_gqa", "full_kv")],
+    ("model", "system", "dtype"),
+    [
+        ("dsa", "hisparse_sync", "float32"),
+        ("quest", "hisparse_sync", "float32"),
+        ("nsa", "hisparse_sync", "float32"),
+        ("dense_mla", "full_kv", "float32"),
+        ("dense_gqa", "full_kv", "float32"),
+        ("shared_moe", "hisparse_prefetch", "bfloat16"),
+        ("exact_gqa", "hisparse_sync", "bfloat16"),
+    ],
 )
-def test_batch_invariant_logits_do_not_depend_on_the_company(model: str, system: str, prompt_len: int) -> None:
-    alone = target_logits(model, system, prompt_len, 0)
+def test_batch_invariant_logits_do_not_depend_on_the_company(
+    model: str, system: str, dtype: str, prompt_len: int
+) -> None:
+    alone = target_logits(model, system, dtype, prompt_len, 0)
     for others in (1, 3, 16):
-        together = target_logits(model, system, prompt_len, others)
+        together = target_logits(model, system, dtype, prompt_len, others)
         if not torch.equal(alone, together):
             step, index = (int(x) for x in (alone != together).nonzero()[0])
             pytest.fail(

@@ -154,6 +154,7 @@ def test_a_model_file_is_printed_that_loads(saved: tuple[str, Path, Any], capsys
         ({"attention_bias": True}, "attention_bias=True"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"model_type": "deepseek_v3", "rope_interleave": False}, "rope_interleave=False"),
     ],
 )
 def test_what_the_engine_does_not_compute_is_refused(tmp_path: Path, change: dict[str, Any], says: str) -> None:

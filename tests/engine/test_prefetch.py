@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+import hisparse_kernels as kernels
 import pytest
 import torch
-from engine_cells import Driver, Probe, cell_of, random_requests, run_lockstep
+from engine_cells import Driver, Probe, Request, cell_of, random_requests, run_lockstep
 from lane_doubles import Clock, LazyLanes, RandomLanes, with_lanes
 from torch import Tensor
 
@@ -370,6 +372,41 @@ def test_what_a_row_says_of_its_prefetch() -> None:
     assert prefetch_label(config_of("no_io_oracle", *SHARING)) == "exact"
     assert prefetch_label(config_of("hisparse_prefetch")) == "none (glm_tiny with dsa shares no selections)"
     assert prefetch_label(config_of("hisparse_prefetch", prefetch=Prefetch.speculative)) == "speculative"
+
+
+@pytest.mark.parametrize("link", [None, LinkConfig(bandwidth=10**9, latency_us=20_000.0)])
+def test_a_write_through_that_failed_is_no_secret(link: LinkConfig | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for it as long as nobody fetches its records, and yet a step soon raises what it raised: whether the
+    link has it arrive at once or later."""
+    probe = Probe(config_of("hisparse_sync", link=link))
+    kv = probe.kv
+    assert isinstance(kv, HiSparse)
+    run = Driver([Request(prompt=list(range(60)), new_tokens=40)], 1, random.Random(0), largest_chunk=100)
+    probe.add(0, run.requests[0])
+    for _ in range(3):
+        plan = run.plan()
+        probe.run(plan)
+        run.advance(plan)
+    failed, stage = threading.Event(), kernels.stage
+
+    def fails_once(records: torch.Tensor, pool: torch.Tensor, *rest: torch.Tensor) -> None:
+        whole_pool = len(pool) == kv.num_layers * kv.host.records.shape[1]
+        if whole_pool and not failed.is_set():
+            failed.set()
+            raise IndexError("beyond the pool")
+        stage(records, pool, *rest)
+
+    monkeypatch.setattr(kernels, "stage", fails_once)
+
+    def until_it_raises() -> None:
+        for _ in range(20):
+            plan = run.plan()
+            probe.run(plan)
+            run.advance(plan)
+            assert failed.wait(10)
+
+    with pytest.raises(IndexError, match="beyond the pool"):
+        until_it_raises()
 
 
 def test_released_rows_leave_nothing_on_its_way_to_their_pages() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -85,6 +86,24 @@ def test_all_prompts_of_a_client_that_hangs_up_are_dropped(server: RunningServer
         wait_for(lambda: server.engine.num_running == 3, "its start")
         hang_up(connection)
         wait_until_dropped(server, gate, 0, 0)
+
+
+def test_clients_that_vanish_at_once_leave_no_traceback(
+    server: RunningServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Gone before the response's head is written, all at the same moment: nothing of ours is wrong."""
+    body = {"prompt": PROMPT, "max_tokens": 200, "ignore_eos": True, "stream": True}
+
+    def vanish(_: int) -> None:
+        connection = server.open(COMPLETIONS, body)
+        reset = struct.pack("ii", 1, 0)  # close by RST
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        connection.close()
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(vanish, range(200)))
+    wait_for(lambda: server.call("POST", "/flush_cache")[0] == 200, "the release of all requests")
+    assert "Traceback" not in "".join(capfd.readouterr())
 
 
 def test_dropping_ten_thousand_waiting_requests_is_quick(server: RunningServer) -> None:

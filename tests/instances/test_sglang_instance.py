@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -18,6 +20,7 @@ from harness.instances import InstanceError, make_instance
 from harness.instances import sglang as module
 from harness.instances.base import Place, meeting_point
 from harness.instances.external import ExternalInstance
+from harness.instances.process import port_taken
 from harness.instances.sglang import SGLangInstance, StartWatch, interpreter, urls
 from harness.instances.wire import fetch
 from harness.simulation.pools import record_bytes_per_token
@@ -95,6 +98,21 @@ def test_a_fatal_line_fails_the_start_at_once(make: Make) -> None:
     assert child_of_log and not psutil.pid_exists(int(child_of_log.group(1)))
 
 
+def test_a_fatal_line_on_another_node_is_seen_though_its_process_hangs(make: Make) -> None:
+    instance = make("fatal")
+    assert instance.start(Place(node_rank=1, num_nodes=2, dist_init_addr="127.0.0.1:1")) == ""
+    child_of(instance)
+
+    def watched() -> None:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            instance.check()
+            time.sleep(0.05)
+
+    with pytest.raises(InstanceError, match=r"^the server cannot go on: RuntimeError: Not enough memory\. Please"):
+        watched()
+
+
 def test_a_usage_error_is_told_in_its_words(make: Make) -> None:
     with pytest.raises(InstanceError, match=r"exit code 1: unrecognized arguments: --foo$"):
         make("usage").start()
@@ -149,9 +167,31 @@ def test_where_a_server_is_reached() -> None:
     assert urls("127.0.0.1", 80) == ("http://127.0.0.1:80", "http://127.0.0.1:80")
     outside, inside = urls("0.0.0.0", 80)
     assert inside == "http://127.0.0.1:80" and "0.0.0.0" not in outside
+
+
+def test_ranks_meet_where_all_the_ports_that_follow_are_free_too(monkeypatch: pytest.MonkeyPatch) -> None:
     host, _, port = meeting_point("127.0.0.1").rpartition(":")
-    with socket.create_server((host, int(port))):
-        pass
+    with ExitStack() as all_of_them:
+        for offset in range(7):  # of data-parallel attention: SGLang's PortArgs
+            all_of_them.enter_context(socket.create_server((host, int(port) + offset)))
+
+    real, first = socket.create_server, []
+
+    def one_is_taken(address: tuple[str, int], **options: int) -> socket.socket:
+        if address[1] and not first[1:]:
+            first.append(address[1])
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        made = real(address, **options)
+        first.append(made.getsockname()[1])
+        return made
+
+    monkeypatch.setattr(socket, "create_server", one_is_taken)
+    assert int(meeting_point("127.0.0.1").rpartition(":")[2]) != first[0]
+
+
+def test_a_port_that_sglang_finds_taken_may_be_free_again() -> None:
+    said = "ValueError: port_base at 39374 is not available in 30 seconds. port_base is used by a process already."
+    assert port_taken(said) and not port_taken("ValueError: port must be below 65536")
 
 
 def external(url: str, name: str) -> ExternalInstance:

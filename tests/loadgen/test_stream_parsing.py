@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.loadgen.counts import Delta, Uncountable, count_tokens
+from harness.loadgen.alike import Copies
+from harness.loadgen.counts import Deltas, Uncountable, count_tokens
 from harness.loadgen.reading import StreamReading
-from harness.loadgen.sse import NotSSE, events
+from harness.loadgen.sse import EventSplitter, NotSSE, events
 
 BODY = b': comment\n\ndata: {"a": 1}\n\nevent: error\r\ndata: x\r\n\r\nid: 3\ndata:two\ndata: lines\n\ndata: [DONE]\n\n'
 DATA = [b'{"a": 1}', b"x", b"two\nlines", b"[DONE]"]
@@ -62,7 +63,7 @@ def test_a_line_of_no_known_field_is_refused():
 
 
 def deltas(*triples):
-    return [Delta(*triple) for triple in triples]
+    return Deltas(*map(list, zip(*triples, strict=True)))
 
 
 def test_continuous_usage_counts_what_it_grew_by_whatever_the_text():
@@ -78,7 +79,8 @@ def test_usage_zero_until_the_end_is_not_continuous():
 def test_chunks_that_came_together_are_one():
     together = deltas((1, "a", 1), (1, "b", 2), (2, "c", 3), (3, "d", 4), (3, "e", 5))
     assert count_tokens(together, 5) == ([1, 2, 3], [2, 1, 2], "continuous_usage", False)
-    assert count_tokens([delta._replace(completed=None) for delta in together], 5).tokens == [2, 1, 2]
+    together.completed = [None] * 5
+    assert count_tokens(together, 5).tokens == [2, 1, 2]
 
 
 def test_chunks_of_one_size_are_told_from_their_texts():
@@ -236,29 +238,91 @@ WHOLE = [
     chunk("é🙂\\", 3),
     chunk("b"),
     chunk("", 4, "length"),
+    chunk("t", 5, total_tokens=7),
+    chunk("u", 10, total_tokens=9),
+    {"choices": [{"delta": {"content": "d"}, "finish_reason": None}]},
+    {"choices": [{"delta": {"content": 'e"\t'}, "finish_reason": None}]},
+    {"choices": [{"delta": {"content": "f", "reasoning": "g"}}]},
+    {"choices": [{"text": "h", "finish_reason": None}], "usage": {"prompt_tokens": 0, "completion_tokens": 6}},
+    {"choices": [{"text": "i", "logprobs": {"tokens": 3}, "finish_reason": None}]},
+    {"choices": [{"text": "j"}, {"text": "k"}]},
+    {"text": "l", "output_ids": [1], "meta_info": {"prompt_tokens": 5, "completion_tokens": 1}},
+    {"text": "lm", "output_ids": [1, 2], "meta_info": {"prompt_tokens": 5, "completion_tokens": 2}},
     {"error": {"message": "boom"}},
     {"choices": []},
     chunk("c", 10**30),
 ]
+USUAL = b'data: {"choices":[{"text":"%b","finish_reason":null}],"usage":{"prompt_tokens":5,"completion_tokens":%b}}\n\n'
+VALUES = [  # a text, a count: what may stand between the quotes, and what may not
+    (b"x", b"1"),
+    (b"\\n", b"2"),
+    (b"\\ud83d", b"3"),  # half a pair
+    (b"\xc3", b"4"),  # half a character
+    (b"x\t", b"5"),
+    (b'x"', b"6"),
+    (b'x","finish_reason":null,"y":"', b"7"),
+    (b"x\\", b"8"),
+    (b'","', b"9"),
+    (b"\\u0000", b"10"),
+    (b"\0", b"11"),
+    (b"x", b"01"),
+    (b"x", b"1.5"),
+    (b"x", b"null"),
+    (b"x", b"-1"),
+    (b"x", b"99999999999"),
+    (b"x", b"12,13"),
+    (b"x", b'14},"usage":{"completion_tokens":15'),
+]
 RAW = [b"data: {]}\n\n", b'data: {"a":[{}\n\n', b"data: {}]}\n\n", b"data: {},{}\n\n", b"data: [DONE]\n\n", b": x\n\n"]
-PIECE = st.one_of(st.sampled_from([b"data: " + json.dumps(p).encode() + b"\n\n" for p in WHOLE]), st.sampled_from(RAW))
+PIECE = st.one_of(
+    st.sampled_from([b"data: " + json.dumps(p).encode() + b"\n\n" for p in WHOLE]),
+    st.sampled_from([USUAL % values for values in VALUES]),
+    st.sampled_from(RAW),
+    st.just(b"da"),
+    st.just(b'data: {"choices":[{"te'),
+)
 
 
-@given(st.lists(PIECE, max_size=12))
-def test_events_parsed_together_say_what_each_would(pieces):
-    together, alone = StreamReading(), StreamReading()
-    times_s = [float(number) for number in range(len(pieces))]
-    if not together.add_whole(times_s, pieces):
-        for event in events(zip(times_s, pieces, strict=True)):
-            together.add(event)
-    for event in events(zip(times_s, pieces, strict=True)):
-        alone.add(event)
-    assert together == alone
+def read_alike(groups):
+    """All pieces, and where a group of them can be read together, that way; and how many were."""
+    copies, splitter, reading, together = Copies(), EventSplitter(), StreamReading(), 0
+    for pieces in groups:
+        chunks = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces]
+        batch = copies.read([1.0] * len(chunks), b"".join(chunks), list(accumulate(map(len, chunks))))
+        if batch and splitter.between:
+            reading.add_batch(batch)
+            together += len(pieces)
+        else:
+            for piece in pieces:
+                for event in splitter.feed(1.0, piece):
+                    reading.add(event)
+    return reading, together
 
 
-def test_usual_events_are_parsed_together():
-    pieces = [b"data: " + json.dumps(chunk("x", n)).encode() + b"\n\n" for n in range(1, 20)]
-    reading = StreamReading()
-    assert reading.add_whole([1.0] * 19, pieces)
-    assert (reading.text, reading.completion_tokens) == ("x" * 19, 19)
-    assert not reading.add_whole([1.0], [b"data: {}\r\n\r\n"])
+@given(st.lists(st.lists(st.one_of(PIECE, st.just(USUAL % VALUES[0])), min_size=1, max_size=4), max_size=7))
+def test_alike_events_say_what_each_would(groups):
+    alone, splitter = StreamReading(), EventSplitter()
+    try:
+        for piece in (piece for pieces in groups for piece in pieces):
+            for event in splitter.feed(1.0, piece):
+                alone.add(event)
+    except NotSSE:
+        with pytest.raises(NotSSE):
+            read_alike(groups)
+        return
+    assert read_alike(groups)[0] == alone
+
+
+@pytest.mark.parametrize("usage", [{}, {"usage": {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}}])
+@pytest.mark.parametrize("choice", [{"text": "x"}, {"delta": {"content": "x", "reasoning_content": None}}])
+def test_alike_events_are_not_parsed_one_by_one(choice, usage):
+    pieces = []
+    for number in range(1, 20):
+        count = {"usage": usage["usage"] | {"completion_tokens": number, "total_tokens": 3 + number}} if usage else {}
+        payload = {"id": "cmpl-1", "created": 9 + number, "choices": [choice | {"finish_reason": None}]} | count
+        pieces.append(b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n")
+    reading, together = read_alike([pieces])
+    assert together == 19
+    assert (reading.text, reading.completion_tokens) == ("x" * 19, 19 if usage else None)
+    other = pieces[3].replace(b"finish_reason", b"why")
+    assert read_alike([pieces[:3], [other, *pieces[4:]], [other]])[1] == 4  # not the mixed group

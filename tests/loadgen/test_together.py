@@ -45,7 +45,7 @@ def test_any_number_of_processes_makes_one_point(paced, served, workers):
         [Thread() for _ in range(workers)],
         own_clock="",
         on_progress=lambda *now: seen.append(now),
-    )
+    ).result()
     assert (result.status, result.reason) == (Status.OK, None)
     assert sorted(r.request_id for r in result.requests) == [f"request-{i:05d}" for i in range(9)]
     assert {r.worker for r in result.requests} == {0, 1, 2}
@@ -59,13 +59,15 @@ def test_any_number_of_processes_makes_one_point(paced, served, workers):
 def test_workers_drive_one_point_after_the_other(paced, served):
     team = [Thread(), Thread()]
     for _ in range(2):
-        assert run_together(load(paced, served.base_url), team, own_clock="").status is Status.OK
+        assert run_together(load(paced, served.base_url), team, own_clock="").failure is None
 
 
 def test_a_warm_up_that_fails_leaves_nobody_waiting(paced):
     warmup = paced.prompts(1)
     team = [Thread(), Thread()]
-    result = run_together(load(paced, "http://127.0.0.1:9", warmup=warmup), team, own_clock="")
+    seen = run_together(load(paced, "http://127.0.0.1:9", warmup=warmup), team, own_clock="")
+    result = seen.result()
+    assert seen.failure == result.reason
     assert result.status is Status.FAILED
     assert "warm-up" in result.reason or "could not start" in result.reason
     assert all(worker.call("clock").result(5) for worker in team)  # both threads of each are free again

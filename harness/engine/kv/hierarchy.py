@@ -134,8 +134,9 @@ class Hierarchy(KVSide):
             self._forget_written()
 
     def _forget_written(self) -> None:
+        """Raises what a copy raised that nobody has waited for: its records are not in the host pool."""
         while self._unwritten and self.lanes.arrived(self._unwritten[0].transfer):
-            self._unwritten.popleft()
+            self._unwritten.popleft().transfer.settle()
 
     def device_records(self, layer: int) -> Tensor:
         return self.cache[layer]
@@ -177,8 +178,8 @@ class Hierarchy(KVSide):
             begin = time.perf_counter()
             needed = self.host.index(plan.rows, plan.positions)
             for unwritten in self._unwritten:
-                if not unwritten.transfer.is_made and torch.isin(unwritten.host_index, needed).any():
-                    unwritten.transfer.settle()
+                if unwritten.transfer.is_made or torch.isin(unwritten.host_index, needed).any():
+                    unwritten.transfer.settle()  # raises where it failed
             self.counters.exposed_io_seconds += time.perf_counter() - begin
 
     def _settle_all(self) -> None:

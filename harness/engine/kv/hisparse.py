@@ -29,6 +29,8 @@ class HiSparse(Hierarchy):
         self.lru_order = torch.empty(shape, dtype=torch.int32, device=device)
         self._layers = [(self.slot_positions[state], self.lru_order[state]) for state in self._state]  # views
         self._moves_bytes = config.offload.system is not OffloadSystem.no_io_oracle
+        if not self._moves_bytes:  # what a miss leaves unwritten is read: it must be numbers, and memory of its own
+            self.cache.zero_()
         self._starts_empty = config.offload.cold_start is ColdStart.empty
         self._looked_up: list[tuple[int, Tensor]] = []  # of this step: (layers that use it, selection [n, k])
         self._lengths = torch.zeros(self.state_rows, dtype=torch.int32, device=device)  # of decoding rows; 0 before

@@ -25,6 +25,7 @@ from harness.engine.models.layers import (
     attend_with_sinks_one_by_one,
     rms_norm,
     rotate_end,
+    unit_rms,
 )
 from harness.engine.models.mlp import Dense, Experts, FeedForward
 from harness.engine.selectors.base import Selector
@@ -190,9 +191,8 @@ class CSAModel(Model):
         """Query latent [m, q_rank], queries [m, H, d] and the positions' own key-value [m, d]."""
         latent = rms_norm(self.linear(normed, w.q_down), w.q_norm, self.eps)
         q = self.linear(latent, w.q_up).view(len(normed), self.heads, self.dim)
-        q = q * torch.rsqrt(q.square().mean(-1, keepdim=True) + self.eps)
         own = rms_norm(self.linear(normed, w.kv), w.kv_norm, self.eps)
-        return latent, rotate_end(q, rotate), rotate_end(own.unsqueeze(1), rotate).squeeze(1)
+        return latent, rotate_end(unit_rms(q, self.eps), rotate), rotate_end(own.unsqueeze(1), rotate).squeeze(1)
 
     def _index_query(self, normed: Tensor, latent: Tensor, w: CSALayer, rotate: Rotation) -> tuple[Tensor, Tensor]:
         assert w.indexer is not None

@@ -68,8 +68,18 @@ def rotate_end(x: Tensor, rotate: Rotation) -> Tensor:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Written out: torch's fused one took three times as long for the small rows of a decode step."""
-    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    """x [..., d], weight [d]."""
+    return unit_rms(x, eps) * weight
+
+
+def unit_rms(x: Tensor, eps: float) -> Tensor:
+    """x [..., d] over the root of its mean square in the last dimension, in x's dtype.
+
+    Reckoned in float32, as the published models do: in bfloat16 torch's mean also depends on how many rows there are.
+    Written out: torch's fused norm took three times as long for the small rows of a decode step.
+    """
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
 class Linear:

@@ -13,6 +13,7 @@ from harness.schema import ModelConfig, RouterKind
 
 # published routers add this to the sum that they divide by
 _NO_ZERO = 1e-20
+_VECTORS = 64  # a multiple of the numbers that torch's loops take at once
 
 
 @dataclass(slots=True)
@@ -70,8 +71,10 @@ class FeedForward:
         return chosen, share * self._scale
 
     def _scores(self, logits: Tensor) -> Tensor:
+        """logits float32 [m, E]. Each row is filled up to whole vectors: what a loop of torch has left at its end it
+        computes by other code, whose last bit differs, and where that end lies depends on the number of rows."""
         if self._kind is RouterKind.softmax:
             return logits.softmax(dim=1)
-        if self._kind is RouterKind.sigmoid:
-            return logits.sigmoid()
-        return F.softplus(logits).sqrt()
+        whole = F.pad(logits, (0, -logits.shape[1] % _VECTORS))
+        scores = whole.sigmoid() if self._kind is RouterKind.sigmoid else F.softplus(whole).sqrt()
+        return scores[:, : logits.shape[1]]

@@ -255,8 +255,10 @@ async def _errors_as_json(request: web.Request, handler: Callable[[web.Request],
         if error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             response.force_close()  # the rest of the body is not read
         return response
+    except ConnectionResetError:  # the client is gone: nobody reads this
+        return web.Response()
     except Exception:
-        if _STARTED in request:  # the client is gone, or too much is sent for another status
+        if _STARTED in request:  # too much is sent for another status
             raise
         traceback.print_exc()
         return web.json_response(APIError(500, "internal error; see the server's log").body(), status=500)

@@ -35,6 +35,17 @@ def test_every_row_equals_the_model(policy, s):
     assert list(zip(selected.tolist(), misses.tolist(), strict=True)) == expected
 
 
+@pytest.mark.parametrize("policy", MODELS)
+def test_streams_of_many_positions_equal_the_model(policy):
+    """Selections that fill several vectors of 16 and bitmaps of several words, in both orders."""
+    for seed in range(8):
+        tokens, k = 1 + seed // 6, 40 + 7 * seed
+        s = make(seed, length=300, k=k, slots=k * tokens + 15 * seed, steps=30, tokens=tokens, tail=seed > 3)
+        expected = drive(MODELS[policy](s.slots), *s.lists, tail=s.tail, tokens=s.tokens)
+        selected, misses = replayed(s, policy)
+        assert list(zip(selected.tolist(), misses.tolist(), strict=True)) == expected, f"seed {seed}"
+
+
 @settings(max_examples=80, deadline=None)
 @given(s=small_streams())
 def test_lru_equals_the_engines_operations(s):

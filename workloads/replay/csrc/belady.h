@@ -61,7 +61,7 @@ class Belady {
   // Positions from here on are invalid once the step is done.
   int64_t valid_below(int64_t step) const { return s_.tokens > 1 ? s_.seq_lens[begin_of(step)] : words_ * 64; }
 
-  Token token(int64_t r) const { return {s_.positions + r * s_.k, s_.k, s_.seq_lens[r], false}; }
+  Token token(int64_t r) const { return {s_.positions + r * s_.k, s_.k, s_.seq_lens[r], true, true}; }
 
   // Adds a row to its step's map.
   void mark_row(int64_t r, Word* map) {

@@ -6,16 +6,11 @@
 #include <algorithm>
 #include <cstdint>
 #include <vector>
-#if defined(__AVX512F__) && defined(__AVX512VL__)
-#include <immintrin.h>
-#endif
-
+#include "lanes.h"
 #include "policy.h"
-
 
 namespace replay {
 
-using Word = uint64_t;
 using Bitmap = std::vector<Word>;
 
 inline bool bit_of(const Word* map, int32_t position) { return map[position >> 6] >> (position & 63) & 1; }
@@ -24,18 +19,19 @@ inline void clear_bit(Word* map, int32_t position) { map[position >> 6] &= ~(Wor
 inline int64_t words_of(int64_t positions) { return (positions + 63) / 64; }
 inline Word below(int64_t position) { return (Word{1} << (position & 63)) - 1; }  // within its word
 
-#if defined(__AVX512F__) && defined(__AVX512VL__)
+#ifdef REPLAY_LANES
 // The bits of an ascending row, 16 positions at a time: those of one half word are gathered in the lane of its last
 // position, by doubling shifts that reach back into the 16 before, and written once they are; of lanes that write the
-// same place the last one counts.
-inline void mark_ascending(const uint32_t* row, int64_t n, Word* map) {
-  const __m512i one = _mm512_set1_epi32(1);
+// same place the last one counts. each(p, at, bits, some): the positions, their half words and their bits therein.
+template <class Each>
+inline void mark_ascending(const uint32_t* row, int64_t n, Word* map, Each each) {
   __m512i last_at = _mm512_set1_epi32(-1), last_bits = _mm512_setzero_si512();
   for (int64_t j = 0; j < n; j += 16) {
-    const __mmask16 some = n - j >= 16 ? 0xffff : (1u << (n - j)) - 1;
+    const __mmask16 some = first_lanes(n - j);
     const __m512i p = _mm512_maskz_loadu_epi32(some, row + j);
-    const __m512i at = _mm512_srli_epi32(p, 5);  // of the half word
-    __m512i bits = _mm512_sllv_epi32(one, _mm512_and_si512(p, _mm512_set1_epi32(31)));
+    const __m512i at = _mm512_srli_epi32(p, 5);
+    __m512i bits = bit_in_half(p);
+    each(p, at, bits, some);
     const auto join = [&](auto back) {
       const __mmask16 same = _mm512_cmpeq_epi32_mask(at, _mm512_alignr_epi32(at, last_at, 16 - back()));
       bits = _mm512_mask_or_epi32(bits, same, bits, _mm512_alignr_epi32(bits, last_bits, 16 - back()));
@@ -51,6 +47,21 @@ inline void mark_ascending(const uint32_t* row, int64_t n, Word* map) {
     last_at = at;
     last_bits = bits;
   }
+}
+
+inline void mark_ascending(const uint32_t* row, int64_t n, Word* map) {
+  mark_ascending(row, n, map, [](__m512i, __m512i, __m512i, __mmask16) {});
+}
+
+// Marks an ascending row in `map`, which is empty, and lists what of it `held` does not have into out, which has room
+// for n and 16 more; returns how many.
+inline int64_t mark_and_list(const uint32_t* row, int64_t n, Word* map, const Word* held, int32_t* out) {
+  int64_t count = 0;
+  mark_ascending(row, n, map, [&](__m512i p, __m512i at, __m512i bits, __mmask16 some) {
+    const __m512i there = _mm512_mask_i32gather_epi32(p, some, at, held, 4);
+    count += put(out + count, _mm512_mask_testn_epi32_mask(some, there, bits), p);
+  });
+  return count;
 }
 #else
 // The bits of a part of an ascending row, collected word by word: a word is written once for each of its bits and
@@ -83,34 +94,49 @@ inline void mark_ascending(const uint32_t* row, int64_t n, Word* map) {
   for (int64_t j = together; j < third - second; ++j) b.step(j, map);
   for (int64_t j = together; j < n - third; ++j) c.step(j, map);
 }
+
+inline int64_t mark_and_list(const uint32_t* row, int64_t n, Word* map, const Word* held, int32_t* out) {
+  mark_ascending(row, n, map);
+  int64_t count = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    out[count] = static_cast<int32_t>(row[j]);
+    count += !bit_of(held, row[j]);
+  }
+  return count;
+}
 #endif
 
-struct Marked {
-  bool ascending;   // the row as it stands, padding last
-  bool has_newest;  // which is not in the map
+// What a token selects below `newest`.
+struct Row {
+  const uint32_t* positions;  // as unsigned, padding is the highest
+  int64_t n;                  // what comes after these does not count
+  bool ascending;             // they all count, and no position comes twice
+  bool has_newest;            // somewhere
 };
 
-// Adds what the token selects below `newest` to a map that is empty.
-inline Marked mark(const Token& t, int32_t newest, Word* map) {
-  const auto* const row = reinterpret_cast<const uint32_t*>(t.selection);  // as unsigned, padding is the highest
+inline Row look_at(const Token& t, int32_t newest) {
+  Row row{reinterpret_cast<const uint32_t*>(t.selection), t.k, false, false};
   const uint32_t limit = newest > 0 ? newest : 0;
-  uint32_t falls = 0, newests = 0;
-  for (int64_t j = 0; j + 1 < t.k; ++j) {
-    falls |= row[j] > row[j + 1];
-    newests |= t.selection[j] == newest;
+  for (; row.n > 0 && row.positions[row.n - 1] >= limit; --row.n) row.has_newest |= t.selection[row.n - 1] == newest;
+  uint32_t falls = 0;
+  for (int64_t j = 0; j + 1 < row.n; ++j) falls |= row.positions[j] >= row.positions[j + 1];
+  row.ascending = !falls;
+  for (int64_t j = 0; falls && j < row.n; ++j) row.has_newest |= t.selection[j] == newest;
+  return row;
+}
+
+// Adds it to a map that is empty.
+inline Row mark(const Token& t, int32_t newest, Word* map) {
+  const Row row = look_at(t, newest);
+  if (row.ascending) {
+    mark_ascending(row.positions, row.n, map);
+    return row;
   }
-  newests |= t.k > 0 && t.selection[t.k - 1] == newest;
-  int64_t n = t.k;
-  if (falls) {
-    for (int64_t j = 0; j < n; ++j) {
-      const bool counts = row[j] < limit;
-      map[counts ? row[j] >> 6 : 0] |= Word{counts} << (row[j] & 63);
-    }
-    return {false, newests != 0};
+  for (int64_t j = 0; j < row.n; ++j) {
+    const bool counts = row.positions[j] < static_cast<uint32_t>(newest);
+    map[counts ? row.positions[j] >> 6 : 0] |= Word{counts} << (row.positions[j] & 63);
   }
-  while (n > 0 && row[n - 1] >= limit) --n;
-  mark_ascending(row, n, map);
-  return {true, newests != 0};
+  return row;
 }
 
 inline int64_t count_bits(const Word* map, int64_t words) {
@@ -122,7 +148,7 @@ inline int64_t count_bits(const Word* map, int64_t words) {
 // The words that are not 0, by number, into out, which has room for all and 8 more; returns how many.
 inline int64_t list_words(const Word* map, int64_t words, int32_t* out) {
   int64_t count = 0, w = 0;
-#if defined(__AVX512F__) && defined(__AVX512VL__)
+#ifdef REPLAY_LANES
   __m256i at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   for (; w + 8 <= words; w += 8) {
     const __m512i eight = _mm512_loadu_si512(map + w);

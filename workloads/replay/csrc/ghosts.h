@@ -1,57 +1,54 @@
 // What ghost lists remember: positions that left the cache, in the order they left.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "bits.h"
+#include "line.h"
 
 namespace replay {
 
 // First in, first out.
 class Ghosts {
  public:
-  bool holds(int32_t position) const {
-    return static_cast<size_t>(position) < 64 * held_.size() && bit_of(held_.data(), position);
+  void fit(size_t words) {  // room for the positions of so many words
+    if (held_.size() < words) held_.resize(words, 0);
   }
-  int64_t size() const { return size_; }
-  void push(int32_t position) {  // one that it does not hold
-    if (static_cast<size_t>(position) >= 64 * held_.size()) {
-      for (Bitmap* map : {&held_, &gone_}) map->resize(words_of(position + position / 4 + 1), 0);
-      times_gone_.resize(64 * held_.size(), 0);
+  Word* held() { return held_.data(); }  // which positions it has; one whose bit is cleared is forgotten
+  void push(const int32_t* positions, int64_t n, Stamps& stamps) {  // that it does not hold
+    queue_.push(positions, n, stamps);
+    for (int64_t i = 0; i < n; ++i) set_bit(held_.data(), positions[i]);
+  }
+  // Forgets the oldest, which there is. The next ones are looked up some at a time, as who was forgotten in between
+  // cannot be predicted.
+  void drop_oldest(const Stamps& stamps) {
+    for (;; ++at_) {
+      if (at_ == upcoming_.size()) look_up(stamps);
+      const int32_t p = upcoming_[at_];
+      if (bit_of(held_.data(), p) && stamps.of[p] == numbers_[at_]) break;
     }
-    set_bit(held_.data(), position);
-    entries_.push_back(position);
-    ++size_;
-  }
-  void remove(int32_t position) {  // one that it holds; its entry stays behind
-    clear_bit(held_.data(), position);
-    set_bit(gone_.data(), position);
-    ++times_gone_[position];
-    --size_;
-  }
-  void drop_oldest() {
-    while (is_gone(entries_[begin_])) ++begin_;
-    clear_bit(held_.data(), entries_[begin_++]);
-    --size_;
-    if (begin_ > entries_.size() / 2) {
-      entries_.erase(entries_.begin(), entries_.begin() + begin_);
-      begin_ = 0;
-    }
+    clear_bit(held_.data(), upcoming_[at_++]);
   }
 
  private:
-  // Whether the oldest entry of a position is one that stayed behind, which is counted off.
-  bool is_gone(int32_t position) {
-    if (!bit_of(gone_.data(), position)) return false;
-    if (--times_gone_[position] == 0) clear_bit(gone_.data(), position);
-    return true;
+  static constexpr int64_t kAtOnce = 128;
+
+  void look_up(const Stamps& stamps) {
+    upcoming_.clear();
+    at_ = 0;
+    queue_.take(kAtOnce, held_.data(), nullptr, stamps, upcoming_);
+    numbers_.resize(upcoming_.size());
+    for (size_t i = 0; i < upcoming_.size(); ++i) {  // they are still held
+      set_bit(held_.data(), upcoming_[i]);
+      numbers_[i] = stamps.of[upcoming_[i]];
+    }
   }
 
-  Bitmap held_, gone_;  // gone_: has entries that no longer count
-  std::vector<uint32_t> times_gone_;  // by position; read where gone_ says so
-  std::vector<int32_t> entries_;
-  size_t begin_ = 0;
-  int64_t size_ = 0;
+  Bitmap held_;
+  Queue queue_;
+  std::vector<int32_t> upcoming_;
+  std::vector<uint32_t> numbers_;
+  size_t at_ = 0;
 };
 
 }  // namespace replay

@@ -23,14 +23,14 @@ class KernelAvsg final : public Policy {
   void begin(int32_t first, int32_t count) override {
     std::vector<int32_t> all(count);
     std::iota(all.begin(), all.end(), first);
-    select({all.data(), count, first + count + 1, false});
+    select({all.data(), count, first + count + 1, false, false});
   }
 
-  void grow(int32_t position) override { select({&position, 1, position + 2, false}); }
+  void grow(int32_t position) override { select({&position, 1, position + 2, false, false}); }
 
   Counts token(const Token& t) override {  // the operation takes two slots for a miss that occurs twice
     const int32_t selected = drop_duplicates(t);
-    return {selected, select({once_.data(), t.k, t.seq_len, t.begins_step})};
+    return {selected, select({once_.data(), t.k, t.seq_len, t.begins_step, t.ends_step})};
   }
 
   void forget(int32_t begin, int32_t end) override {  // as avsg.invalidate

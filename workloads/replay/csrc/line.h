@@ -1,70 +1,102 @@
-// A queue of positions, oldest first, for what comes one by one; an entry of one that left is dropped when it comes up.
+// Queues of positions, oldest first, for what comes one by one; an entry of one that left is dropped when it comes up.
 #pragma once
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "bits.h"
+#include "sift.h"
 
 namespace replay {
 
+// The number of each position's last entry, in whatever queue of those that share it.
+struct Stamps {
+  std::vector<uint32_t> of;  // by position
+  uint32_t last = 0;
+  void fit(int64_t words) {  // room for the positions of so many words
+    if (static_cast<int64_t>(of.size()) < 64 * words) of.resize(64 * words, 0);
+  }
+};
+
 // members, wherever it is asked for: the positions that are in the queue; what is taken must leave it.
-class Line {
+class Queue {
  public:
   // One that is not in the queue.
-  void push(int32_t position) {
-    if (static_cast<size_t>(position) >= stamp_of_.size()) stamp_of_.resize(position + position / 4 + 1, 0);
-    if (head_ > entries_.size() / 2 && head_ > kMostGone) tidy();
-    stamp_of_[position] = ++stamp_;
-    entries_.push_back(Entry{stamp_} << 32 | static_cast<uint32_t>(position));
+  void push(int32_t position, Stamps& stamps) {
+    positions_.push_back(position);
+    numbers_.push_back(stamps.of[position] = ++stamps.last);
+  }
+  // Several, in this order.
+  void push(const int32_t* positions, int64_t n, Stamps& stamps) {
+    const size_t before = positions_.size();
+    positions_.insert(positions_.end(), positions, positions + n);
+    numbers_.resize(before + n);
+    uint32_t* const __restrict of = stamps.of.data();
+    uint32_t* const __restrict numbers = numbers_.data() + before;
+    for (int64_t i = 0; i < n; ++i) of[positions[i]] = numbers[i] = stamps.last + static_cast<uint32_t>(i) + 1;
+    stamps.last += static_cast<uint32_t>(n);
   }
 
-  // -1 if there is none; it stays the oldest until it leaves members.
-  int32_t oldest(const Word* members) {
-    for (; head_ < entries_.size(); ++head_) {
-      if (valid(members, entries_[head_])) return position_of(entries_[head_]);
+  // Adds the n oldest that are not in `pinned` to `taken`, and takes them out of members; fewer if there are no more.
+  // Pinned ones that it passes over keep their places. Returns how many.
+  int64_t take(int64_t n, Word* members, const Word* pinned, const Stamps& stamps, std::vector<int32_t>& taken) {
+    const size_t before = taken.size();
+    const int64_t count = positions_.size() - head_;
+    taken.resize(before + std::min(n, count) + kRoom);
+    passed_.resize(pinned ? count + kRoom : kRoom);
+    const auto [seen, found, passed] = sift(positions_.data() + head_, count, n, pinned,
+                                            Last{members, stamps.of.data(), numbers_.data() + head_},
+                                            taken.data() + before, passed_.data());
+    head_ += seen - passed;
+    for (int64_t i = 0; i < passed; ++i) {
+      positions_[head_ + i] = passed_[i];
+      numbers_[head_ + i] = stamps.of[passed_[i]];
     }
-    return -1;
+    taken.resize(before + found);
+    for (size_t i = before; i < taken.size(); ++i) clear_bit(members, taken[i]);
+    if (head_ > positions_.size() / 2 && head_ > kMostGone) tidy();
+    return found;
   }
 
-  // Takes the n oldest that are not in `pinned` out of members; fewer if there are no more. Pinned ones that it passes
-  // over keep their places.
-  const std::vector<int32_t>& take(int64_t n, Word* members, const Word* pinned) {
-    taken_.resize(n + 1);
-    passed_.clear();
-    int64_t found = 0;
-    for (; head_ < entries_.size() && found < n; ++head_) {
-      const Entry e = entries_[head_];
-      const bool counts = valid(members, e), stays = bit_of(pinned, position_of(e));
-      taken_[found] = position_of(e);
-      found += counts & !stays;
-      if (counts & stays) passed_.push_back(e);
+  // Drops the entries that do not count any more.
+  void keep_valid(const Word* members, const Stamps& stamps) {
+    const Last counts{members, stamps.of.data(), numbers_.data()};
+    size_t kept = 0;
+    for (size_t i = head_; i < positions_.size(); ++i) {
+      const bool keep = counts(i, positions_[i]);
+      positions_[kept] = positions_[i];
+      numbers_[kept] = numbers_[i];
+      kept += keep;
     }
-    head_ -= passed_.size();
-    std::copy(passed_.begin(), passed_.end(), entries_.begin() + head_);
-    taken_.resize(found);
-    for (const int32_t p : taken_) clear_bit(members, p);
-    return taken_;
-  }
-
- private:
-  using Entry = uint64_t;  // stamp and position, as one number: it is often read just after it was written
-  static int32_t position_of(Entry e) { return static_cast<int32_t>(e); }
-  static constexpr size_t kMostGone = 512;
-
-  void tidy() {
-    entries_.erase(entries_.begin(), entries_.begin() + head_);
+    positions_.resize(kept);
+    numbers_.resize(kept);
     head_ = 0;
   }
-  bool valid(const Word* members, Entry e) const {
-    return bit_of(members, position_of(e)) && stamp_of_[position_of(e)] == e >> 32;
+  size_t entries() const { return positions_.size() - head_; }
+
+ private:
+  static constexpr size_t kMostGone = 512, kRoom = 16;
+  struct Last {  // whether an entry is its position's last
+    const Word* members;
+    const uint32_t *stamps, *numbers;
+    bool operator()(int64_t j, int32_t p) const { return bit_of(members, p) & (stamps[p] == numbers[j]); }
+#ifdef REPLAY_LANES
+    __mmask16 operator()(int64_t j, __m512i p, __mmask16 some) const {
+      const __mmask16 in = bits_of(members, p, some);
+      const __m512i last = _mm512_mask_i32gather_epi32(p, in, p, stamps, 4);
+      return _mm512_mask_cmpeq_epi32_mask(in, last, _mm512_maskz_loadu_epi32(in, numbers + j));
+    }
+#endif
+  };
+
+  void tidy() {
+    positions_.erase(positions_.begin(), positions_.begin() + head_);
+    numbers_.erase(numbers_.begin(), numbers_.begin() + head_);
+    head_ = 0;
   }
 
-  std::vector<uint32_t> stamp_of_;  // by position: that of its last entry
-  std::vector<Entry> entries_, passed_;
-  std::vector<int32_t> taken_;
+  std::vector<int32_t> positions_, passed_;
+  std::vector<uint32_t> numbers_;
   size_t head_ = 0;
-  uint32_t stamp_ = 0;
 };
 
 }  // namespace replay

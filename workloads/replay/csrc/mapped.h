@@ -1,15 +1,15 @@
-// A cache over bitmaps of positions: a step's hits, misses and residents are counted and moved many words at a time.
+// A cache over bitmaps of positions: a step's hits, misses and residents are found and moved many at a time.
 //
 // What a selection costs is one bit, in a map that stays in the nearest cache. Only misses and victims are looked at
 // one by one, if the rule needs that at all. A rule is a class with
 //   Rule(slots, options)
-//   kHits, kMisses, kPins            which maps of Sets it reads
-//   hits(sets, step)                 the token's hits are in sets.hits; they are counted and pinned already
-//   fetch(sets, step, missing, evictions)   brings the misses in and takes so many unpinned residents, which there
-//                                    are, out of sets.resident; missing: in selection order, if kMisses
+//   kMisses                          whether fetch is to be given the misses one by one
+//   hits(sets, step)                 the token's hits are what is in sets.selected and in sets.resident
+//   fetch(sets, step, missing, evictions)   brings the misses in, listed in selection order, and takes so many
+//                                    residents that are not in sets.pinned, which there are, out of sets.resident
 //   add(sets, position)              one that comes without a fetch, to a free slot
 //   forget(sets, position)           a resident that is no longer valid
-// and sets.resident and sets.pinned have the misses before fetch is called.
+// and sets.resident and sets.pinned have the misses when fetch is called.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -20,17 +20,18 @@
 
 namespace replay {
 
+constexpr int64_t kSlack = 16;  // more room in lists that are written 16 at a time
+
 struct Sets {
   Bitmap selected;  // by this token, below the newest
-  Bitmap missing;   // of those, what was not resident
-  Bitmap hits;      // and what was
-  Bitmap resident, pinned;  // pinned: selected by this step
+  Bitmap resident;
+  const Word* pinned = nullptr;  // selected by this step
 };
 
 struct MapStep {
   const Token& token;
   int32_t newest;
-  bool ascending;  // the selection, as it stands
+  bool ascending;  // the selection, as it stands, each position once
   int64_t words;   // of the maps that this token can touch
 };
 
@@ -64,15 +65,13 @@ class Mapped final : public Policy {
   Counts token(const Token& t) override {
     const int32_t newest = t.seq_len - 1;
     reserve(t.seq_len);
-    const Marked row = mark(t, newest, sets_.selected.data());
+    const Row row = look_at(t, newest);
     const MapStep step{t, newest, row.ascending, words_of(newest)};
-    Counts counts = count(step.words, t.begins_step);
+    Counts counts = row.ascending ? list_ascending(row) : list_any(row, newest);
+    pin(step);
     rule_.hits(sets_, step);
-    missing_.clear();
-    if (Rule::kMisses && counts.misses > 0) {
-      if (row.ascending) lister_.list(sets_.missing.data(), step.words, missing_);
-      else list_selected(step, sets_.missing.data(), missing_);
-    }
+    const int64_t missing = admit(step.words);
+    if constexpr (!Rule::kMisses) counts.misses = static_cast<int32_t>(missing);
     residents_ += counts.misses;
     const int64_t evictions = std::max<int64_t>(0, residents_ - slots_);
     residents_ -= evictions;
@@ -104,35 +103,61 @@ class Mapped final : public Policy {
   void reserve(int32_t limit) {  // room for positions below limit
     const size_t words = words_of(limit);
     if (words <= sets_.resident.size()) return;
-    for (auto* map : {&sets_.selected, &sets_.missing, &sets_.hits, &sets_.resident, &sets_.pinned}) {
-      map->resize(words + words / 4, 0);
-    }
+    for (auto* map : {&sets_.selected, &sets_.resident, &step_}) map->resize(words + words / 4, 0);
   }
 
-  Counts count(int64_t words, bool begins_step) {
-    const Word* const __restrict selected = sets_.selected.data();
-    Word* const __restrict hits = sets_.hits.data();
-    Word* const __restrict misses = sets_.missing.data();
-    Word* const __restrict pinned = sets_.pinned.data();
-    Word* const __restrict resident = sets_.resident.data();
-    const Word keep = begins_step ? 0 : ~Word{0};
-    int64_t chosen = 0, missing = 0;
-    for (int64_t w = 0; w < words; ++w) {
-      const Word now = selected[w], held = resident[w];
-      chosen += __builtin_popcountll(now);
-      missing += __builtin_popcountll(now & ~held);
-      if constexpr (Rule::kMisses) misses[w] = now & ~held;
-      if constexpr (Rule::kHits) hits[w] = now & held;
-      if constexpr (Rule::kPins) pinned[w] = (pinned[w] & keep) | now;
-      resident[w] = held | now;
+  // Both mark what the token selects and list what of it misses.
+  Counts list_ascending(const Row& row) {
+    const auto selected = static_cast<int32_t>(row.n);
+    if constexpr (!Rule::kMisses) {
+      mark_ascending(row.positions, row.n, sets_.selected.data());
+      return {selected, 0};
     }
-    return {static_cast<int32_t>(chosen), static_cast<int32_t>(missing)};
+    missing_.resize(row.n + kSlack);
+    missing_.resize(mark_and_list(row.positions, row.n, sets_.selected.data(), sets_.resident.data(), missing_.data()));
+    return {selected, static_cast<int32_t>(missing_.size())};
+  }
+  Counts list_any(const Row& row, int32_t newest) {
+    missing_.clear();
+    int32_t selected = 0;
+    for (int64_t j = 0; j < row.n; ++j) {
+      const auto p = static_cast<int32_t>(row.positions[j]);
+      if (p < 0 || p >= newest || bit_of(sets_.selected.data(), p)) continue;
+      set_bit(sets_.selected.data(), p);
+      ++selected;
+      if (!bit_of(sets_.resident.data(), p)) missing_.push_back(p);
+    }
+    return {selected, static_cast<int32_t>(missing_.size())};
+  }
+
+  void pin(const MapStep& step) {
+    const Word* const __restrict selected = sets_.selected.data();
+    Word* const __restrict all = step_.data();
+    if (step.token.begins_step && step.token.ends_step) {
+      sets_.pinned = selected;
+      return;
+    }
+    if (step.token.begins_step) std::fill(step_.begin(), step_.end(), 0);
+    for (int64_t w = 0; w < step.words; ++w) all[w] |= selected[w];
+    sets_.pinned = all;
+  }
+
+  // Makes what is selected resident; returns how much was not.
+  int64_t admit(int64_t words) {
+    const Word* const __restrict selected = sets_.selected.data();
+    Word* const __restrict resident = sets_.resident.data();
+    int64_t missing = 0;
+    for (int64_t w = 0; w < words; ++w) {
+      if constexpr (!Rule::kMisses) missing += __builtin_popcountll(selected[w] & ~resident[w]);
+      resident[w] |= selected[w];
+    }
+    return missing;
   }
 
   const int64_t slots_;
   Sets sets_;
+  Bitmap step_;  // selected by this step, if it has several tokens
   std::vector<int32_t> missing_;
-  BitLister lister_;
   int64_t residents_ = 0;
   Rule rule_;
 };

@@ -17,7 +17,7 @@ struct Token {
   const int32_t* selection;  // [k] positions; negative for none
   int64_t k;
   int32_t seq_len;
-  bool begins_step;
+  bool begins_step, ends_step;
 };
 
 class Policy {

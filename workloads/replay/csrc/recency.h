@@ -9,19 +9,36 @@
 #include <vector>
 
 #include "bits.h"
+#include "sift.h"
 
 namespace replay {
 
 // members, wherever it is asked for: the positions that are in the order at all; what is taken must leave it.
 class Recency {
  public:
-  // A selection; in ascending order, unless `order` lists it, each position once.
-  void push(const Word* map, int64_t words, const std::vector<int32_t>* order = nullptr) {
+  // A selection, or what of it is in `also`; in ascending order, unless `order` lists it, each position once.
+  void push(const Word* map, int64_t words, const Word* also = nullptr, const std::vector<int32_t>* order = nullptr) {
     Pushed& pushed = open(words);
-    pushed.map.assign(map, map + words);
+    pushed.map.resize(words);
     if (order) pushed.order = *order;
+    Word* const __restrict to = pushed.map.data();
     Word* const __restrict since = since_.data();
-    for (int64_t w = 0; w < words; ++w) since[w] |= map[w];
+    if (also) {
+      for (int64_t w = 0; w < words; ++w) since[w] |= to[w] = map[w] & also[w];
+    } else {
+      for (int64_t w = 0; w < words; ++w) since[w] |= to[w] = map[w];
+    }
+    is_open_ = false;
+  }
+
+  // Several positions, in this order, each once.
+  void push(const int32_t* positions, int64_t n) {
+    const int64_t words = words_of(int64_t{*std::max_element(positions, positions + n)} + 1);
+    Pushed& pushed = open(std::max(words, static_cast<int64_t>(since_.size())));
+    pushed.map.assign(since_.size(), 0);
+    pushed.order.assign(positions, positions + n);
+    for (int64_t i = 0; i < n; ++i) set_bit(pushed.map.data(), positions[i]);
+    for (int64_t i = 0; i < n; ++i) set_bit(since_.data(), positions[i]);
     is_open_ = false;
   }
 
@@ -69,7 +86,7 @@ class Recency {
   }
 
  private:
-  static constexpr size_t kMost = 64;
+  static constexpr size_t kMost = 64, kRoom = 16;
   struct Pushed {
     Bitmap map;
     std::vector<int32_t> order;  // empty: ascending
@@ -88,22 +105,14 @@ class Recency {
   // Takes up to n out of the list; pinned ones that it passes over keep their places.
   void search(int64_t n, Word* members, const Word* pinned) {
     const size_t before = taken_.size();
-    taken_.resize(before + n + 1);
-    passed_.resize(listed_.size() - head_ + 1);
-    int32_t* const taken = taken_.data() + before;
-    int64_t found = 0, passed = 0;
-    size_t at = head_;
-    for (const size_t end = listed_.size(); at < end && found < n; ++at) {
-      const int32_t p = listed_[at];
-      const bool counts = valid(members, p), stays = pinned && bit_of(pinned, p);
-      taken[found] = passed_[passed] = p;
-      found += counts & !stays;
-      passed += counts & stays;
-    }
-    head_ = at - passed;
+    taken_.resize(before + n + kRoom);
+    passed_.resize(listed_.size() - head_ + kRoom);
+    const auto [seen, found, passed] = sift(listed_.data() + head_, listed_.size() - head_, n, pinned,
+                                            Among{members, since_.data()}, taken_.data() + before, passed_.data());
+    head_ += seen - passed;
     std::copy_n(passed_.begin(), passed, listed_.begin() + head_);
-    for (int64_t i = 0; i < found; ++i) clear_bit(members, taken[i]);
     taken_.resize(before + found);
+    for (size_t i = before; i < taken_.size(); ++i) clear_bit(members, taken_[i]);
   }
 
   // The older half of what was pushed is listed; most of the rest will be pushed again before it is wanted.

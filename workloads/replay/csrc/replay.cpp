@@ -56,12 +56,12 @@ class Lane {
     const int64_t rows = positions.size(0), k = positions.size(1);
     for (int64_t r = 0; r < rows; ++r, ++rows_done_) {
       const int32_t length = ints(seq_lens)[r];
-      const bool begins = rows_done_ % tokens_ == 0;
+      const bool begins = rows_done_ % tokens_ == 0, ends = (rows_done_ + 1) % tokens_ == 0;
       if (begins) begin_step(length);
-      const Counts counts = policy_->token({ints(positions) + r * k, k, length, begins});
+      const Counts counts = policy_->token({ints(positions) + r * k, k, length, begins, ends});
       selected[r] = counts.selected;
       misses[r] = counts.misses;
-      if (tokens_ > 1 && (rows_done_ + 1) % tokens_ == 0) policy_->forget(length_, length);
+      if (tokens_ > 1 && ends) policy_->forget(length_, length);
     }
   }
 

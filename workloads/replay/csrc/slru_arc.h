@@ -14,23 +14,26 @@ namespace replay {
 // What these rules have in common: maps of their own, as long as those of Sets.
 class OrderRule : public MapRule {
  public:
-  static constexpr bool kHits = true;
-
  protected:
   static void fit(const Sets& sets, Bitmap& map) {
     if (map.size() < sets.resident.size()) map.resize(sets.resident.size(), 0);
   }
-  // A token's hits or misses join an order, in selection order.
-  void join(Recency& order, const MapStep& step, const Word* map) {
-    if (step.ascending) return order.push(map, step.words);
-    rest_.assign(map, map + step.words);
+  // A token's hits join an order, in selection order.
+  void join(Recency& order, const Sets& sets, const MapStep& step) {
+    const Word *const selected = sets.selected.data(), *const resident = sets.resident.data();
+    if (step.ascending) return order.push(selected, step.words, resident);
+    list_hits(sets, step);
+    order.push(selected, step.words, resident, &listed_);
+  }
+  void list_hits(const Sets& sets, const MapStep& step) {
+    rest_.resize(step.words);
+    for (int64_t w = 0; w < step.words; ++w) rest_[w] = sets.selected[w] & sets.resident[w];
     listed_.clear();
     list_selected(step, rest_.data(), listed_);
-    order.push(map, step.words, &listed_);
   }
 
   Bitmap rest_;
-  std::vector<int32_t> listed_;
+  std::vector<int32_t> listed_, leaving_;
 };
 
 // Segmented LRU (Karedla et al., 1994): probation for what came, protected (at most `first` percent of B) for what
@@ -40,38 +43,29 @@ class Slru : public OrderRule {
   Slru(int64_t slots, const Options& o) : room_(slots * o.first / 100) {}
   void hits(Sets& sets, const MapStep& step) {
     for (Bitmap& map : in_) fit(sets, map);
-    rest_.assign(sets.hits.begin(), sets.hits.begin() + step.words);
-    listed_.clear();
-    if (!step.ascending) {
-      list_selected(step, rest_.data(), listed_);
+    if (!step.ascending || !promote_all(sets, step.words)) {
+      list_hits(sets, step);
       for (const int32_t p : listed_) hit(p);
-    } else if (!promote_ascending(sets.hits.data(), step.words)) {
-      lister_.list(sets.hits.data(), step.words, listed_);
-      size_t i = 0;
-      for (; i < listed_.size() && listed_[i] <= reached_; ++i) protected_.add(listed_[i]);
-      demote(protected_.oldest(in_[1].data(), in_[1].size()));
-      for (; i < listed_.size(); ++i) hit(listed_[i]);
+      protected_.close();
     }
-    protected_.close();
     protected_.tidy(in_[1].data(), in_[1].size());
   }
   void fetch(Sets& sets, const MapStep&, const std::vector<int32_t>& missing, int64_t evictions) {
-    const Word* const pinned = sets.pinned.data();
     if (evictions > 0) {
-      const int64_t done = leave(sets, probation_.take(evictions, in_[0].data(), pinned));
+      leaving_.clear();
+      const int64_t done = probation_.take(evictions, in_[0].data(), sets.pinned, stamps_, leaving_);
+      leave(sets, leaving_.data(), done);
       if (done < evictions) {
-        size_ -= leave(sets, protected_.take(evictions - done, in_[1].data(), in_[1].size(), pinned));
+        const auto& more = protected_.take(evictions - done, in_[1].data(), in_[1].size(), sets.pinned);
+        leave(sets, more.data(), more.size());
+        size_ -= more.size();
       }
     }
-    for (const int32_t p : missing) {
-      set_bit(in_[0].data(), p);
-      probation_.push(p);
-    }
+    put_on_probation(missing.data(), missing.size());
   }
   void add(Sets& sets, int32_t position) {
     for (Bitmap& map : in_) fit(sets, map);
-    set_bit(in_[0].data(), position);
-    probation_.push(position);
+    put_on_probation(&position, 1);
   }
   void forget(Sets&, int32_t position) {
     size_ -= bit_of(in_[1].data(), position);
@@ -79,58 +73,87 @@ class Slru : public OrderRule {
   }
 
  private:
-  static int64_t leave(Sets& sets, const std::vector<int32_t>& positions) {
-    for (const int32_t p : positions) clear_bit(sets.resident.data(), p);
-    return positions.size();
-  }
-  void promote(int32_t position) {
-    clear_bit(in_[0].data(), position);
-    set_bit(in_[1].data(), position);
-    ++size_;
+  void put_on_probation(const int32_t* positions, int64_t n) {
+    stamps_.fit(in_[0].size());
+    for (int64_t i = 0; i < n; ++i) set_bit(in_[0].data(), positions[i]);
+    probation_.push(positions, n, stamps_);
   }
   void hit(int32_t position) {
-    if (bit_of(in_[0].data(), position)) promote(position);
-    protected_.add(position);
-    if (size_ > room_) demote(protected_.oldest(in_[1].data(), in_[1].size()));
-  }
-  // A step's hits in ascending order, of which only those in probation are looked at one by one. A hit that is still
-  // to come may be the oldest and leave the protected for a moment. False if all that is left to be demoted are hits
-  // that went by, up to reached_, which is promoted.
-  bool promote_ascending(const Word* hits, int64_t words) {
-    for (int64_t w = 0; w < words; ++w) rest_[w] &= in_[0][w];
-    for (int64_t w = 0; w < words; ++w) {
-      while (rest_[w]) {
-        reached_ = static_cast<int32_t>(w * 64 + __builtin_ctzll(rest_[w]));
-        rest_[w] &= rest_[w] - 1;
-        promote(reached_);
-        if (size_ <= room_) continue;
-        const int32_t oldest = protected_.oldest(in_[1].data(), in_[1].size(), hits, reached_ + 1);
-        if (oldest < 0) return false;
-        demote(oldest);
-        if (oldest < words * 64 && bit_of(hits, oldest)) set_bit(rest_.data(), oldest);
-      }
+    if (bit_of(in_[0].data(), position)) {
+      clear_bit(in_[0].data(), position);
+      set_bit(in_[1].data(), position);
+      ++size_;
     }
-    protected_.push(hits, words);
+    protected_.add(position);
+    if (size_ <= room_) return;
+    const int32_t oldest = protected_.oldest(in_[1].data(), in_[1].size());
+    clear_bit(in_[1].data(), oldest);
+    --size_;
+    put_on_probation(&oldest, 1);
+  }
+
+  // The hits of a token in ascending order, as `hit` would one by one: of those, only what is promoted or demoted is
+  // looked at. False, with nothing done, if the protected has no room for all hits, so that some demote others.
+  bool promote_all(const Sets& sets, int64_t words) {
+    const Word* const __restrict selected = sets.selected.data();
+    const Word* const __restrict resident = sets.resident.data();
+    Word* const __restrict probation = in_[0].data();
+    Word* const __restrict kept = in_[1].data();
+    rest_.resize(words);
+    Word* const __restrict promoted = rest_.data();
+    int64_t hits = 0;
+    for (int64_t w = 0; w < words; ++w) {
+      hits += __builtin_popcountll(selected[w] & resident[w]);
+      promoted[w] = selected[w] & probation[w];
+    }
+    if (hits > room_) return false;
+    listed_.clear();
+    lister_.list(rest_.data(), words, listed_);
+    const int64_t demoted = demote(selected);
+    size_ += static_cast<int64_t>(listed_.size()) - demoted;
+    for (int64_t w = 0; w < words; ++w) {
+      probation[w] &= ~selected[w];
+      kept[w] |= selected[w] & resident[w];
+    }
+    protected_.push(selected, words, resident);
     return true;
   }
-  void demote(int32_t position) {
-    clear_bit(in_[1].data(), position);
-    set_bit(in_[0].data(), position);
-    probation_.push(position);
-    --size_;
+
+  // Each promotion of listed_ that finds the protected full demotes the oldest there. That may be a hit of this token:
+  // one that went by has been renewed; one that is still to come leaves, and will be one more promotion.
+  int64_t demote(const Word* selected) {
+    const int64_t first = room_ - size_;  // promotions that find room
+    leaving_.clear();
+    int64_t demoted = 0;
+    while (first + demoted < static_cast<int64_t>(listed_.size())) {
+      const int64_t n = static_cast<int64_t>(listed_.size()) - first - demoted;
+      for (const int32_t p : protected_.take(n, in_[1].data(), in_[1].size())) {
+        if (!bit_of(selected, p)) {
+          leaving_.push_back(p);
+        } else if (p > listed_[first + demoted]) {
+          listed_.insert(std::lower_bound(listed_.begin(), listed_.end(), p), p);
+        } else {
+          continue;
+        }
+        ++demoted;
+      }
+    }
+    put_on_probation(leaving_.data(), leaving_.size());
+    return demoted;
   }
 
   const int64_t room_;
   Bitmap in_[2];  // probation, protected
-  Line probation_;
+  Queue probation_;
+  Stamps stamps_;
   Recency protected_;
   int64_t size_ = 0;  // of the protected
-  int32_t reached_ = -1;
   BitLister lister_;
 };
 
 // ARC (Megiddo and Modha, FAST 2003): one list of what was selected in one step, one of what was in several, ghosts
-// of both; a miss that finds its ghost moves the share between the lists.
+// of both; a miss that finds its ghost moves the share between the lists. How many leave each list is decided miss by
+// miss; who they are is looked up for all together, as what the token selects cannot be among them.
 class Arc : public OrderRule {
  public:
   Arc(int64_t slots, const Options&) : slots_(slots) {}
@@ -138,92 +161,140 @@ class Arc : public OrderRule {
     for (Bitmap& map : in_) fit(sets, map);
     Word* const __restrict once = in_[0].data();
     Word* const __restrict often = in_[1].data();
-    const Word* const __restrict hits = sets.hits.data();
+    const Word* const __restrict selected = sets.selected.data();
+    const Word* const __restrict resident = sets.resident.data();
     int64_t moved = 0;
     for (int64_t w = 0; w < step.words; ++w) {
-      moved += __builtin_popcountll(once[w] & hits[w]);
-      once[w] &= ~hits[w];
-      often[w] |= hits[w];
+      moved += __builtin_popcountll(once[w] & selected[w]);
+      once[w] &= ~selected[w];
+      often[w] |= selected[w] & resident[w];
     }
-    size_[0] -= moved;
-    size_[1] += moved;
-    join(often_, step, hits);
+    now_.in[0] -= moved;
+    now_.in[1] += moved;
+    join(often_, sets, step);
     often_.tidy(in_[1].data(), in_[1].size());
   }
   void fetch(Sets& sets, const MapStep&, const std::vector<int32_t>& missing, int64_t evictions) {
-    int64_t free = static_cast<int64_t>(missing.size()) - evictions;
-    for (const int32_t p : missing) {
-      look_up_ghosts(p);
-      if (free-- <= 0) evict(sets);
-      insert(p);
-    }
-    often_.close();
+    if (evictions > 0) count_unpinned(sets.pinned);
+    bring_in(sets, missing.data(), missing.size(), static_cast<int64_t>(missing.size()) - evictions);
   }
   void add(Sets& sets, int32_t position) {
     for (Bitmap& map : in_) fit(sets, map);
-    look_up_ghosts(position);
-    insert(position);
+    bring_in(sets, &position, 1, 1);
   }
   void forget(Sets&, int32_t position) {
     for (int i = 0; i < 2; ++i) {
-      size_[i] -= bit_of(in_[i].data(), position);
+      now_.in[i] -= bit_of(in_[i].data(), position);
       clear_bit(in_[i].data(), position);
     }
   }
 
  private:
-  // The miss that is to come in, before its victim is looked for.
-  void look_up_ghosts(int32_t position) {
-    const double once = ghosts_[0].size(), often = ghosts_[1].size();
-    returns_from_ = ghosts_[0].holds(position) ? 0 : ghosts_[1].holds(position) ? 1 : -1;
-    leaves_ghost_ = true;
-    if (returns_from_ == 0) share_ = std::min(share_ + std::max(often / once, 1.0), static_cast<double>(slots_));
-    if (returns_from_ == 1) share_ = std::max(share_ - std::max(once / often, 1.0), 0.0);
-    if (returns_from_ >= 0) return ghosts_[returns_from_].remove(position);
-    if (size_[0] + ghosts_[0].size() >= slots_) {
-      if (ghosts_[0].size() > 0) {
-        ghosts_[0].drop_oldest();
-      } else {
-        leaves_ghost_ = false;  // the list alone is full
-      }
-    } else if (size_[0] + size_[1] + ghosts_[0].size() + ghosts_[1].size() >= 2 * slots_) {
-      ghosts_[1].drop_oldest();
+  void count_unpinned(const Word* __restrict pinned) {
+    for (int i = 0; i < 2; ++i) {
+      const Word* const __restrict in = in_[i].data();
+      const int64_t words = in_[i].size();
+      int64_t count = 0;
+      for (int64_t w = 0; w < words; ++w) count += __builtin_popcountll(in[w] & ~pinned[w]);
+      unpinned_[i] = count;
     }
   }
-  void evict(Sets& sets) {
-    const double once = static_cast<double>(size_[0]);
-    const bool from_once = !leaves_ghost_ || (once >= 1 && (once > share_ || (returns_from_ == 1 && once == share_)));
-    int from = from_once ? 0 : 1;
-    int32_t leaving = oldest(sets, from);
-    if (leaving < 0) leaving = oldest(sets, from = 1 - from);
-    clear_bit(sets.resident.data(), leaving);
-    clear_bit(in_[from].data(), leaving);
-    --size_[from];
-    if (leaves_ghost_) ghosts_[from].push(leaving);
+
+  // Misses in selection order, the first `free` of which need no victim.
+  void bring_in(Sets& sets, const int32_t* missing, int64_t n, int64_t free) {
+    stamps_.fit(in_[0].size());
+    for (Ghosts& list : ghosts_) list.fit(in_[0].size());
+    come_.resize(2 * n);  // what joins the first list; from n on, what joins the second
+    int64_t again = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      const int32_t p = missing[i];
+      const bool from_once = bit_of(ghosts_[0].held(), p), from_often = bit_of(ghosts_[1].held(), p);
+      const bool returns = from_once | from_often;
+      bool leaves_ghost = true;  // the victim; none is left if the first list alone is full
+      if (returns) return_ghost(p, from_once);
+      else leaves_ghost = make_ghost_room(sets);
+      if (i >= free) evict(sets, from_often, leaves_ghost);
+      now_.in[0] += !returns;
+      now_.in[1] += returns;
+      come_[returns ? n + again : i - again] = p;
+      again += returns;
+    }
+    settle(sets);
+    join_lists(n, again);
   }
-  // What is pinned came to its list last: if the oldest is, all are.
-  int32_t oldest(const Sets& sets, int list) {
-    const Word* const members = in_[list].data();
-    const int32_t p = list == 0 ? once_.oldest(members) : often_.oldest(members, in_[1].size());
-    return p >= 0 && bit_of(sets.pinned.data(), p) ? -1 : p;
+  void join_lists(int64_t n, int64_t again) {
+    const int32_t* const come = come_.data();
+    for (int64_t i = 0; i < n - again; ++i) set_bit(in_[0].data(), come[i]);
+    for (int64_t i = n; i < n + again; ++i) set_bit(in_[1].data(), come[i]);
+    once_.push(come, n - again, stamps_);
+    if (again > 0) often_.push(come + n, again);
   }
-  void insert(int32_t position) {
-    const int to = returns_from_ >= 0;
-    set_bit(in_[to].data(), position);
-    ++size_[to];
-    if (to == 0) once_.push(position);
-    else often_.add(position);
+
+  void return_ghost(int32_t position, bool from_once) {
+    const double once = static_cast<double>(now_.ghosts[0]), often = static_cast<double>(now_.ghosts[1]);
+    const double more = std::min(share_ + std::max(often / once, 1.0), static_cast<double>(slots_));
+    const double less = std::max(share_ - std::max(once / often, 1.0), 0.0);
+    share_ = from_once ? more : less;
+    clear_bit(ghosts_[!from_once].held(), position);
+    --now_.ghosts[!from_once];
+  }
+  // For the ghost of a victim whose miss has none itself. False if there is to be none.
+  bool make_ghost_room(Sets& sets) {
+    const int64_t first = now_.in[0] + now_.ghosts[0];
+    if (first >= slots_ && now_.ghosts[0] == 0) return false;
+    if (first >= slots_) drop_ghost(sets, 0);
+    else if (first + now_.in[1] + now_.ghosts[1] >= 2 * slots_) drop_ghost(sets, 1);
+    return true;
+  }
+  void drop_ghost(Sets& sets, int list) {
+    if (now_.ghosts[list] == leaving_from_[list]) settle(sets);
+    ghosts_[list].drop_oldest(stamps_);
+    --now_.ghosts[list];
+  }
+  void evict(Sets& sets, bool from_often, bool leaves_ghost) {
+    const double once = static_cast<double>(now_.in[0]);
+    int from = leaves_ghost & !((once >= 1) & ((once > share_) | (from_often & (once == share_))));
+    if (unpinned_[from] == 0) from = 1 - from;
+    --unpinned_[from];
+    --now_.in[from];
+    if (leaves_ghost) {
+      ++now_.ghosts[from];
+      ++leaving_from_[from];
+    } else {
+      settle(sets);
+      take(sets, from, 1);
+    }
+  }
+  // The victims so far leave.
+  void settle(Sets& sets) {
+    for (int i = 0; i < 2; ++i) {
+      if (leaving_from_[i] == 0) continue;
+      const std::vector<int32_t>& gone = take(sets, i, leaving_from_[i]);
+      ghosts_[i].push(gone.data(), gone.size(), stamps_);
+      leaving_from_[i] = 0;
+    }
+  }
+  const std::vector<int32_t>& take(Sets& sets, int list, int64_t n) {
+    Word* const members = in_[list].data();
+    leaving_.clear();
+    if (list == 0) once_.take(n, members, sets.pinned, stamps_, leaving_);
+    else leaving_ = often_.take(n, members, in_[1].size(), sets.pinned);
+    leave(sets, leaving_.data(), leaving_.size());
+    return leaving_;
   }
 
   const int64_t slots_;
   Bitmap in_[2];  // selected in one step, in several
-  Line once_;
+  Queue once_;
   Recency often_;
   Ghosts ghosts_[2];
-  int64_t size_[2] = {0, 0};
+  Stamps stamps_;  // a position is in one list or has one ghost
+  struct {
+    int64_t in[2] = {0, 0}, ghosts[2] = {0, 0};  // with what is still to leave as ghosts already
+  } now_;
+  int64_t unpinned_[2] = {0, 0}, leaving_from_[2] = {0, 0};
   double share_ = 0;  // how many slots the first list is to have
-  int returns_from_ = -1;
-  bool leaves_ghost_ = true;
+  std::vector<int32_t> come_;
 };
 
 }  // namespace replay
