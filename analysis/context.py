@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import matplotlib as mpl
+import numpy as np
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from analysis import labels, legend, marks
+from analysis import annotate, labels, legend, marks
 from analysis.canvas import NUMBERS, STYLE
 from analysis.frame import SIMULATED, Group, Series
 from analysis.table import Table
@@ -112,6 +113,8 @@ def build(found: Sequence[Family]) -> Figure:
         )
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
+        for axes, family in zip(grid, found, strict=False):
+            _write_gains(axes, family)
     return figure
 
 
@@ -138,8 +141,6 @@ def _draw(axes: Axes, family: Family) -> None:
         for peak in peaks:
             if peak.published is not None:
                 marks.star(axes, series.colour, peak.context, peak.published)
-            if peak.gain is not None:
-                _write_gain(axes, peak, 0.15 * top)
     contexts = sorted({peak.context for peak in family.peaks})
     axes.set_xscale("log", base=2)
     axes.set_xlim(contexts[0] / 1.3, contexts[-1] * 1.3)
@@ -152,19 +153,15 @@ def _draw(axes: Axes, family: Family) -> None:
     axes.set_ylabel("Peak output throughput\n(tokens/s)")
 
 
-def _write_gain(axes: Axes, peak: Peak, room: float) -> None:
-    """Above the point, or left of it where a star lies less than `room` above."""
-    taken = peak.published is not None and 0 <= peak.published - peak.high < room
-    axes.annotate(
-        f"{peak.gain:.2f}x",
-        (peak.context, peak.throughput if taken else peak.high),
-        (-5, -1) if taken else (0, 5),
-        textcoords="offset points",
-        ha="right" if taken else "center",
-        va="center" if taken else "baseline",
-        color=labels.readable(peak.series.colour),
-        fontsize="x-small",
-    )
+def _write_gains(axes: Axes, family: Family) -> None:
+    """Each point's gain over full KV, where it hides no point, no star and as little of the lines as can be."""
+    gains = [
+        annotate.PointLabel(peak.context, peak.high, f"{peak.gain:.2f}x", labels.readable(peak.series.colour))
+        for peak in family.peaks
+        if peak.gain is not None
+    ]
+    lines = [np.column_stack(line.get_data()).astype(float) for line in axes.get_lines()]
+    annotate.place(axes, gains, [line for line in lines if len(line)])
 
 
 def _peaks(group: Group) -> list[Peak]:

@@ -11,7 +11,7 @@ from rich.console import Group as Renderables
 from rich.console import RenderableType
 from rich.text import Text
 
-from analysis import agreement, canvas, context, figures, report, settings, tables
+from analysis import agreement, beside_papers, canvas, context, figures, report, settings, tables
 from analysis.frame import Group, load
 from analysis.studies import STUDIES, Study
 from harness.records import Status
@@ -61,7 +61,8 @@ def draw(experiment_dir: Path | str, out: Path | str | None = None) -> Drawn:
         across.append(report.context_picture(lengths, figure))
         summaries += map(tables.Fitted, by_length)
     page = out / "report.html"
-    page.write_text(report.render(experiment, sections, across, by_length), encoding="utf-8")
+    text = report.render(experiment, sections, across, by_length, beside_papers.of(experiment, Path(experiment_dir)))
+    page.write_text(text, encoding="utf-8")
     return Drawn(written, page, Renderables(*summaries))
 
 

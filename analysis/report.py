@@ -12,6 +12,7 @@ import jinja2
 from matplotlib.figure import Figure
 
 from analysis import canvas, context, figures, hidden_io, labels, legend, settings, tables
+from analysis.beside_papers import Beside
 from analysis.frame import Experiment, Group, flatten
 from analysis.studies import Plot, Study
 from analysis.table import Table
@@ -119,9 +120,14 @@ def context_picture(families: Sequence[context.Family], figure: Figure) -> Pictu
 
 
 def render(
-    experiment: Experiment, sections: Sequence[Section], across: Sequence[Picture] = (), by_length: Sequence[Table] = ()
+    experiment: Experiment,
+    sections: Sequence[Section],
+    across: Sequence[Picture] = (),
+    by_length: Sequence[Table] = (),
+    published: Beside | None = None,
 ) -> str:
-    """The whole page as one string of HTML. across, by_length: what compares groups with one another."""
+    """The whole page as one string of HTML. across, by_length: what compares groups with one another; published: with
+    papers."""
     template = resources.files("analysis").joinpath("report.html.j2").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     rows = experiment.rows
@@ -131,6 +137,7 @@ def render(
         sections=sections,
         across=across,
         by_length=by_length,
+        published=published,
         points=labels.plural(len(rows), "point"),
         ok=int((rows["status"] == Status.OK.value).sum()),
         environment=environment_table([Path(path) for path in rows["point_path"]]),

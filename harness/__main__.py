@@ -183,6 +183,7 @@ def _not_usable(cells: list[Cell], folder: Path) -> int:
 def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tuple[Drawn | None, int]:
     """Run what is left, and draw what there is then, if anything; also how many points the budget left."""
     from analysis.draw import draw
+    from harness.sensitivity import keep
     from harness.sweep import Sweep
 
     with SweepDisplay(console, cells) as display, _tracking(cells[0].config, display.say) as tracker:
@@ -191,6 +192,7 @@ def _sweep(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> tup
         sweep.run()
         if not stored_status(folder):
             return None, sweep.left
+        keep([cell.config for cell in cells], folder)
         drawn = draw(folder)
         _log_figures(tracker, drawn, folder)
     return drawn, sweep.left

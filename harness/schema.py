@@ -6,6 +6,7 @@ Each dataclass is one group of `conf/`; the docstring under a field says what it
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from typing import Any
@@ -307,7 +308,8 @@ class ModelConfig:
 
     def anchor_of(self, layer: int) -> int:
         """The layer whose selection this one uses: itself, or the nearest anchor before it."""
-        return layer if self.index_anchors is None else max(a for a in self.index_anchors if a <= layer)
+        anchors = self.index_anchors  # they rise from 0: harness.model_rules
+        return layer if anchors is None else anchors[bisect_right(anchors, layer) - 1]
 
 
 @dataclass(kw_only=True, slots=True)

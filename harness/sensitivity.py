@@ -12,17 +12,18 @@ import copy
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 from rich.console import Console
 
-from analysis import comparison, labels
-from analysis.table import Table
+from analysis import beside_papers, comparison
 from analysis.tables import Fitted
 from harness.config import load_cells
+from harness.loadgen.samples import observe
 from harness.records import Status
-from harness.schema import Config
-from harness.simulation.load import simulate_point
+from harness.schema import Config, EngineKind
+from harness.simulation.load import closed_loop
 from harness.simulation.pools import capacity, make_pools
 from harness.validate import ConfigError
 
@@ -38,6 +39,8 @@ class Variant:
     rounds: int = 1
 
 
+_COLUMNS = ["output_throughput", "mean_ttft_ms", "mean_tpot_ms", "status", "num_requests", "concurrency", "model"]
+_COLUMNS += ["platform", "offload", "input_len", "decode_only_throughput", "peak_running"]
 AS_IS = Variant("as is")
 _ROOM = (Variant("n-1", more=-1), AS_IS, Variant("n+1", more=1))
 VARIANTS = (*_ROOM, Variant("N=2C", rounds=2), Variant("N=4C", rounds=4))
@@ -84,7 +87,7 @@ def rows_of(cells: Sequence[Config], variant: Variant, only: dict[int, set[int]]
     for index, cell in enumerate(cells):
         wanted = set(cell.load.concurrencies) if only is None else only.get(index, set())
         found += [{**row, "cell": index} for row in _rows(cell, variant, sorted(wanted))]
-    return pd.DataFrame(found)
+    return pd.DataFrame(found, columns=[*_COLUMNS, "cell"])
 
 
 def _rows(cell: Config, variant: Variant, concurrencies: Sequence[int]) -> Iterator[dict[str, object]]:
@@ -92,9 +95,13 @@ def _rows(cell: Config, variant: Variant, concurrencies: Sequence[int]) -> Itera
     if changed is None:
         return
     for concurrency in concurrencies:
-        _, measures, stats = simulate_point(changed, concurrency, concurrency * variant.rounds)
+        point = closed_loop(changed, concurrency, concurrency * variant.rounds)
+        stats, seen = point.stats, observe(point.requests)
+        ends = max(request.end_s or 0.0 for request in point.requests)
         yield {
-            **measures,
+            "output_throughput": sum(request.output_tokens or 0 for request in point.requests) / ends,
+            "mean_ttft_ms": 1e3 * float(seen.ttft.values_s.mean()),
+            "mean_tpot_ms": 1e3 * float(seen.tpot.values_s.mean()),
             "status": Status.OK.value,
             "num_requests": concurrency * variant.rounds,
             "concurrency": concurrency,
@@ -124,10 +131,11 @@ def _rate(tokens: float | None, seconds: float | None) -> float | None:
     return tokens / seconds if tokens and seconds else None
 
 
-def sensitivity(figures: Sequence[str], variants: Sequence[Variant] = VARIANTS) -> pd.DataFrame:
-    """Published rows that these figures cover: `comparison.standing`'s columns, and one of errors for each variant."""
-    cells = [cell for figure in figures for cell in load_cells([f"experiment={figure}"])]
+def sensitivity(cells: Sequence[Config], variants: Sequence[Variant] = VARIANTS) -> pd.DataFrame:
+    """Published rows that these cells cover: `comparison.standing`'s columns, and one of errors for each variant."""
     table, as_is = comparison.standing(), rows_of(cells, AS_IS)
+    if as_is.empty:
+        return table[:0]
     only = _wanted(as_is)
     for variant in variants:
         rows = as_is if variant == AS_IS else rows_of(cells, variant, only)
@@ -135,14 +143,18 @@ def sensitivity(figures: Sequence[str], variants: Sequence[Variant] = VARIANTS) 
     return table[table[[variant.words for variant in variants]].notna().any(axis=1)]
 
 
-def shown(table: pd.DataFrame, variants: Sequence[Variant] = VARIANTS) -> Table:
-    """For the terminal."""
-    headers = [("row", ""), ("paper", "")] + [(variant.words, "error") for variant in variants]
-    lines = []
-    for row in table.to_dict("records"):
-        errors = [labels.MISSING if pd.isna(row[v.words]) else f"{row[v.words]:+.0%}" for v in variants]
-        lines.append([comparison.name(row), row["value"], *errors])
-    return Table(headers, lines)
+def keep(cells: Sequence[Config], folder: Path) -> None:
+    """Write what the published rows of an experiment's simulated cells hang on into its folder, for the report; nothing
+    where they cover none."""
+    models, platforms = set(comparison.MODELS.values()), set(comparison.PLATFORMS.values())
+    mine = [
+        cell
+        for cell in cells
+        if cell.engine.kind is EngineKind.simulated and cell.model.name in models and cell.platform.name in platforms
+    ]
+    table = sensitivity(mine) if mine else pd.DataFrame()
+    if len(table):
+        table.to_csv(folder / beside_papers.FILE, index=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,13 +163,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("figures", nargs="*", default=list(FIGURES), help="experiments with published rows")
     options = parser.parse_args(arguments)
     try:
-        table = sensitivity(options.figures)
+        table = sensitivity([cell for figure in options.figures for cell in load_cells([f"experiment={figure}"])])
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     console = Console()
-    console.print(Fitted(shown(table)))
-    console.print("n: whole requests that a rank holds at once; error: ours / paper - 1", style="dim")
+    console.print(Fitted(beside_papers.hangs_on(table)))
+    console.print(beside_papers.EXPLAINED, style="dim")
     return 0
 
 

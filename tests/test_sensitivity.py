@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from analysis.beside_papers import hangs_on
 from harness.config import load_cells
-from harness.sensitivity import AS_IS, VARIANTS, Variant, main, rows_of, sensitivity, shown, with_room
+from harness.sensitivity import AS_IS, VARIANTS, Variant, main, rows_of, sensitivity, with_room
 from harness.simulation.pools import capacity
 
 (CELL,) = load_cells(["experiment=fig8", "offload=full_kv"])
@@ -30,11 +31,11 @@ def test_rows_hold_the_requests_that_were_asked_for() -> None:
 
 
 def test_full_kvs_times_hang_on_its_room() -> None:
-    table = sensitivity(["fig8"], VARIANTS[:3])
+    table = sensitivity(load_cells(["experiment=fig8"]), VARIANTS[:3])
     ttft = table[(table["system"] == "full_kv") & (table["metric"] == "mean_ttft")].set_index("concurrency")
     assert ttft.loc["16", "n-1"] > 3 > abs(float(ttft.loc["16", "n+1"]))  # 16 requests fit by two or three a rank
     assert abs(float(ttft.loc["8", "n-1"])) < 0.01
-    assert len(shown(table, VARIANTS[:3]).rows) == len(table)
+    assert len(hangs_on(table).rows) == len(table)
     assert table[AS_IS.words].notna().all()
     assert not pd.isna(ttft["n+1"]).any()
 
@@ -42,3 +43,11 @@ def test_full_kvs_times_hang_on_its_room() -> None:
 def test_an_unknown_figure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no_such_figure"]) == 2
     assert "no_such_figure" in capsys.readouterr().err
+
+
+def test_a_variant_that_no_cell_has_leaves_its_column_empty() -> None:
+    """Figure 4's ranks hold all that may run, so none holds one more."""
+    cells = load_cells(["experiment=fig4", "load.concurrencies=[8]"])
+    table = sensitivity(cells, VARIANTS[1:3])
+    assert table["n+1"].isna().all()
+    assert table["as is"].notna().any()

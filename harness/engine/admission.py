@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.engine.footprint import Footprint, KVBytes
 from harness.schema import AdmissionRule, Config
@@ -257,7 +257,7 @@ class Slots(GrowsOnDemand):
     """
 
     def _parts(self, positions: int, total: int) -> KVBytes:
-        return replace(self._footprint.request(total), host=self._footprint.request(positions).host)
+        return self._footprint.request(total)._replace(host=self._footprint.request(positions).host)
 
     def _may_enter(self, known: int, left: int) -> bool:
         device, host = self._need(known, known + left)

@@ -6,15 +6,14 @@ Selection state and metadata count against the device budget as the records do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.engine.kv.sharing import slot_owners
 from harness.engine.selection_bytes import selection_parts
 from harness.schema import Config, Family, ModelConfig, OffloadSystem
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KVBytes:
+class KVBytes(NamedTuple):
     """What one request holds, in bytes."""
 
     records: int  # on the device
@@ -76,7 +75,9 @@ class Footprint:
     def _request(self, positions: int) -> KVBytes:
         pages = ceil_div(self.num_records(positions), self.page_size)
         page_table = 4 * pages
-        state = sum(part.of(positions) for part in self._state_parts)
+        state = 0
+        for part in self._state_parts:
+            state += part.of(positions)
         token_bytes = self.num_layers * self.record_bytes
         if self.system is OffloadSystem.full_kv:
             return KVBytes(

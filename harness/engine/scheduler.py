@@ -160,6 +160,11 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
+    @property
+    def num_requests(self) -> int:
+        """Waiting or running."""
+        return len(self._waiting) + len(self._running)
+
     def _make_room(self) -> list[int]:
         """Reserve every decoding request's next position, oldest first, at the cost of the youngest."""
         retracted: list[int] = []

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import numpy as np
+
+from harness.loadgen.quantiles import between, place
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 LEAST_FOR_A_MEAN = 10  # observations; below, the bootstrap of a mean is far too narrow
 LEAST_REPEATS = 5  # of a point, each a mean itself, so that they scatter symmetrically; still somewhat narrow
 _AT_ONCE = 1 << 22  # values of a batch of resamples
+_SMALL = 1024  # observations; their resamples take 8 MB
 
 Interval = tuple[float, float] | None
 
@@ -31,15 +35,15 @@ def intervals(values: np.ndarray, shares: tuple[float, ...]) -> tuple[Interval, 
     if values.size < LEAST_FOR_A_MEAN and not wanted:
         return None, [None] * len(shares)
     ordered = np.sort(values)  # the order of requests plays no part
-    means, quantiles = [], []
-    for drawn in _resamples(ordered.size):
-        sample = ordered[drawn]
-        means.append(sample.mean(axis=1))
-        if wanted:
-            quantiles.append(np.quantile(sample, wanted, axis=1))
-    mean = _middle(np.concatenate(means)) if values.size >= LEAST_FOR_A_MEAN else None
-    bounds = dict(zip(wanted, np.concatenate(quantiles, axis=1), strict=True)) if wanted else {}
-    return mean, [_middle(bounds[share]) if share in bounds else None for share in shares]
+    mean = None
+    if values.size >= LEAST_FOR_A_MEAN:
+        mean = _middle(np.concatenate([ordered[drawn].mean(axis=1) for drawn in _resamples(ordered.size)]))
+    return mean, [_quantile_interval(ordered, share) if share in wanted else None for share in shares]
+
+
+def _quantile_interval(ordered: np.ndarray, share: float) -> Interval:
+    below, above = _drawn_ranks(ordered.size, share)
+    return _middle(between(ordered[below], ordered[above], place(ordered.size, share).part))
 
 
 def repeats_interval(values: np.ndarray) -> Interval:
@@ -65,10 +69,31 @@ def ratio_interval(sums: np.ndarray, counts: np.ndarray) -> Interval:
 
 def _resamples(size: int) -> Iterator[np.ndarray]:
     """Index arrays [some, size], RESAMPLES rows in all."""
+    return iter((_kept(size),)) if size <= _SMALL else _drawn(size)
+
+
+@functools.lru_cache(maxsize=8)
+def _kept(size: int) -> np.ndarray:
+    """All rows of a small sample: a point's latencies are as many, and so are those of the sweep's other cells."""
+    (rows,) = _drawn(size)
+    return rows
+
+
+def _drawn(size: int) -> Iterator[np.ndarray]:
     rng = np.random.default_rng(0)
     step = max(1, min(RESAMPLES, _AT_ONCE // size))
     for start in range(0, RESAMPLES, step):
         yield rng.integers(size, size=(min(step, RESAMPLES - start), size))
+
+
+@functools.lru_cache(maxsize=16)
+def _drawn_ranks(size: int, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Of each resample, the ranks in the sample of the two observations between which its quantile lies [RESAMPLES]:
+    they hang on what was drawn, not on the values."""
+    at = place(size, share)
+    ranks = [np.partition(rows, (at.below, at.above), axis=1)[:, (at.below, at.above)] for rows in _resamples(size)]
+    below, above = np.concatenate(ranks).T
+    return below, above
 
 
 def _middle(values: np.ndarray) -> tuple[float, float]:

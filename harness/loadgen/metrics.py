@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.loadgen.bootstrap import Interval, intervals, ratio_interval
-from harness.loadgen.samples import Sample, Samples, observe, token_gaps_s
+from harness.loadgen.samples import Sample, Samples, observe
 from harness.loadgen.window import in_flight, steady_window
 from harness.records import INTERVALS, LATENCIES, PERCENTILES, REQUEST_LATENCIES, STATISTICS, RequestRecord
 
@@ -57,7 +57,7 @@ def measure(requests: Sequence[RequestRecord], rules: Rules | None = None) -> Me
     duration_s = _duration_s(requests)
     measures = _totals(requests, completed, duration_s)
     for latency, sample in zip(LATENCIES, samples, strict=True):
-        measures |= _statistics(latency, sample.values_s)
+        measures |= _statistics(latency, sample)
     failed = len(requests) - len(completed)
     for latency in REQUEST_LATENCIES:
         measures |= _with_failures(latency, getattr(samples, latency).values_s, failed)
@@ -102,12 +102,12 @@ def _rate(amount: int, duration_s: float | None) -> float | None:
     return amount / duration_s if duration_s else None
 
 
-def _statistics(latency: str, sample_s: np.ndarray, prefix: str = "") -> Measures:
+def _statistics(latency: str, sample: Sample | None, prefix: str = "") -> Measures:
     """The statistics of `records.STATISTICS` for one latency, milliseconds."""
-    if sample_s.size == 0:
+    if sample is None or sample.size == 0:
         return {f"{prefix}{name}_{latency}_ms": None for name in STATISTICS}
-    sample_ms = sample_s * 1e3
-    percentiles = np.quantile(sample_ms, [_SHARES[name] for name in PERCENTILES])
+    sample_ms = sample.each_ms()
+    percentiles = sample.quantiles_ms(sample_ms, [_SHARES[name] for name in PERCENTILES])
     found: Measures = {
         f"{prefix}{name}_{latency}_ms": float(value) for name, value in zip(PERCENTILES, percentiles, strict=True)
     }
@@ -135,8 +135,9 @@ def _intervals(completed: Sequence[RequestRecord], samples: Samples) -> Measures
     for latency in REQUEST_LATENCIES:
         mean, (median, p99) = intervals(getattr(samples, latency).values_s * 1e3, (0.5, 0.99))
         bounds |= {f"mean_{latency}_ms": mean, f"median_{latency}_ms": median, f"p99_{latency}_ms": p99}
-    gaps = [token_gaps_s(request) * 1e3 for request in completed if len(request.chunk_times_s) > 1]
-    bounds["mean_itl_ms"] = ratio_interval(np.array([g.sum() for g in gaps]), np.array([g.size for g in gaps]))
+    tokens = np.array([sum(request.chunk_tokens[1:]) for request in completed if len(request.chunk_times_s) > 1])
+    gaps = np.split(samples.itl.each_ms(), np.cumsum(tokens)[:-1]) if tokens.size else []
+    bounds["mean_itl_ms"] = ratio_interval(np.array([own.sum() for own in gaps]), tokens)
     found: Measures = {}
     for name in INTERVALS:
         low, high = bounds[name] or (None, None)
@@ -145,19 +146,21 @@ def _intervals(completed: Sequence[RequestRecord], samples: Samples) -> Measures
 
 
 def _steady(completed: Sequence[RequestRecord], samples: Samples, window: tuple[float, float] | None) -> Measures:
-    start_s, end_s = window or (np.inf, -np.inf)  # nothing lies within
-    inside: list[Sample] = [sample.within(start_s, end_s) for sample in samples]
     found: Measures = {
         "steady_start_s": None,
         "steady_duration_s": None,
-        "steady_requests": int(inside[-1].values_s.size) if window else None,
+        "steady_requests": None,
         "steady_output_throughput": None,
     }
+    inside: Sequence[Sample | None] = [None] * len(LATENCIES)
     if window:
+        start_s, end_s = window
+        inside = [sample.within(start_s, end_s) for sample in samples]
         found |= {"steady_start_s": start_s, "steady_duration_s": end_s - start_s}
+        found["steady_requests"] = samples.e2el.within(start_s, end_s).size
         found["steady_output_throughput"] = _tokens_within(completed, start_s, end_s) / (end_s - start_s)
     for latency, sample in zip(LATENCIES, inside, strict=True):
-        found |= _statistics(latency, sample.values_s, prefix="steady_")
+        found |= _statistics(latency, sample, prefix="steady_")
     return found
 
 

@@ -7,19 +7,39 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.loadgen.quantiles import repeated
 from harness.records import RequestRecord
+
+_SPARSE = 4  # observations a value from which on sorting the values is quicker than partitioning all observations
 
 
 class Sample(NamedTuple):
-    """Observations of one latency: float64 [n], seconds, and when each was made."""
+    """Observations of one latency: float64 [n], seconds, when each was made, and how often it was made then."""
 
     values_s: np.ndarray
     at_s: np.ndarray
+    counts: np.ndarray | None = None  # int64 [n]; None: once each
+
+    @property
+    def size(self) -> int:
+        """Observations in all."""
+        return self.values_s.size if self.counts is None else int(self.counts.sum())
 
     def within(self, start_s: float, end_s: float) -> Sample:
         """Those made in [start_s, end_s]."""
         inside = (self.at_s >= start_s) & (self.at_s <= end_s)
-        return Sample(self.values_s[inside], self.at_s[inside])
+        return Sample(self.values_s[inside], self.at_s[inside], None if self.counts is None else self.counts[inside])
+
+    def each_ms(self) -> np.ndarray:
+        """Float64 [size], milliseconds."""
+        values_ms = self.values_s * 1e3
+        return values_ms if self.counts is None else np.repeat(values_ms, self.counts)
+
+    def quantiles_ms(self, each_ms: np.ndarray, shares: Sequence[float]) -> np.ndarray:
+        """Float64 [shares] of what `each_ms` gave."""
+        if self.counts is None or self.values_s.size * _SPARSE > each_ms.size:
+            return np.quantile(each_ms, shares)
+        return repeated(self.values_s * 1e3, self.counts, shares)
 
 
 class Samples(NamedTuple):
@@ -39,20 +59,26 @@ def observe(completed: Sequence[RequestRecord]) -> Samples:
     last = np.array([request.chunk_times_s[-1] for request in streamed])
     scheduled = np.array([request.scheduled_s for request in streamed])
     tpot = np.array([_time_per_token_s(request) for request in several])
-    gaps = [token_gaps_s(request) for request in several]
-    arrived = [np.repeat(request.chunk_times_s[1:], request.chunk_tokens[1:]) for request in several]
+    gaps = [_chunk_gaps_s(request) for request in several]
+    arrived = [np.array(request.chunk_times_s[1:]) for request in several]
+    counts = _joined([np.array(request.chunk_tokens[1:]) for request in several]).astype(np.int64)
     return Samples(
         ttft=Sample(first - scheduled, first),
         tpot=Sample(tpot, np.array([request.chunk_times_s[-1] for request in several])),
-        itl=Sample(_joined(gaps), _joined(arrived)),
+        itl=Sample(_joined(gaps), _joined(arrived), None if (counts == 1).all() else counts),
         e2el=Sample(last - scheduled, last),
     )
 
 
 def token_gaps_s(request: RequestRecord) -> np.ndarray:
     """Float64 [tokens after the first chunk]: each token's share of the gap its chunk ended."""
-    tokens = np.array(request.chunk_tokens[1:], dtype=np.int64)
-    return np.repeat(np.diff(request.chunk_times_s) / tokens, tokens)
+    return np.repeat(_chunk_gaps_s(request), request.chunk_tokens[1:])
+
+
+def _chunk_gaps_s(request: RequestRecord) -> np.ndarray:
+    """Float64 [chunks after the first]: what each of its tokens has of the gap before it."""
+    times = np.array(request.chunk_times_s)
+    return (times[1:] - times[:-1]) / np.array(request.chunk_tokens[1:], dtype=np.int64)
 
 
 def _time_per_token_s(request: RequestRecord) -> float:

@@ -13,8 +13,9 @@ the peak of its own precision, with one efficiency for all; beside it the copies
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,39 +29,63 @@ REPLAY_BLOCKS = 4  # thread blocks that copy a recorded plan into a shared layer
 
 @dataclass(frozen=True, slots=True)
 class DecodeTerms:
-    """Seconds of each of some consecutive decode steps, float64 [steps]; `exposed_io` is part of `total` too."""
+    """Seconds of each of some consecutive decode steps: float64 [steps], or one number where all take the same."""
 
-    weights: Floats
-    attention: Floats
+    weights: float
+    attention: Floats | float
     indexer: Floats
-    fixed: Floats
-    requests: Floats
+    fixed: float
+    requests: float
     exposed_io: Floats
     misses: Floats  # records fetched, all ranks and layers; not seconds
+    compute: Floats  # what a step takes where nothing is fetched
+    total: Floats
 
-    @property
-    def compute(self) -> Floats:
-        """What a step takes where nothing is fetched."""
-        return self.weights + self.attention + self.indexer + self.fixed + self.requests
+    @classmethod
+    def of(
+        cls,
+        *,
+        weights: float,
+        attention: Floats | float,
+        indexer: Floats,
+        fixed: float,
+        requests: float,
+        misses: Floats,
+        exposed: Callable[[Floats], Floats],
+    ) -> DecodeTerms:
+        """exposed: from what the steps compute to what each waits for records."""
+        compute = weights + attention + indexer + fixed + requests
+        io = exposed(compute)
+        return cls(weights, attention, indexer, fixed, requests, io, misses, compute, compute + io)
 
-    @property
-    def total(self) -> Floats:
-        return self.compute + self.exposed_io
 
-
-@dataclass(frozen=True, slots=True)
-class RankBatch:
+class RankBatch(NamedTuple):
     """Requests of one rank that decode, and the positions they hold together when the first step begins."""
 
     requests: int
     positions: int
 
 
-@dataclass(frozen=True, slots=True)
-class RankChunks:
+class RankChunks(NamedTuple):
     """Prompt chunks of one rank: (first position, length, whether it ends the prompt)."""
 
     chunks: tuple[tuple[int, int, bool], ...]
+
+
+class _Rank(NamedTuple):
+    """What some consecutive steps take of one rank, float64 [steps], or one number where all steps take the same."""
+
+    attention: Floats | float
+    indexer: Floats
+    fetched: Floats  # seconds to fetch one layer's misses
+    missed: Floats  # records fetched in one layer, if every layer fetches its own
+
+    def part(self, begin: int, end: int) -> _Rank:
+        attention = self.attention
+        at = slice(begin, end)
+        if isinstance(attention, np.ndarray):
+            attention = attention[at]
+        return _Rank(attention, self.indexer[at], self.fetched[at], self.missed[at])
 
 
 class StepCosts:
@@ -86,6 +111,8 @@ class StepCosts:
         self._prefill_efficiency = _value(costs.prefill_efficiency)
         self._worker, self._join_s = _value(costs.worker_rate), _value(costs.join_s)
         self._link = _value(costs.link_rate) or float(platform.host_link or 0)
+        self._fetches = self._offload.system.fetches
+        self._alone_at = (0, 0)  # contexts that `_alone` covers
 
     stolen_s = 0.0  # what a request's arrival takes from a step under way
 
@@ -95,13 +122,13 @@ class StepCosts:
 
     def prefill(self, ranks: Sequence[RankChunks]) -> float:
         """Seconds of a step's prompt chunks."""
-        w = self.work
-        own = max((self._own_prefill(rank) for rank in set(ranks)), default=0.0)
+        w, alike = self.work, set(ranks)
+        own = max(map(self._own_prefill, alike), default=0.0)
         tokens = sum(length for rank in ranks for _, length, _ in rank.chunks)
         compute = (own + tokens * w.spread_flops / self._weight_flops) / self._prefill_efficiency
-        if not self._offload.system.offloads or self._offload.system is OffloadSystem.no_io_oracle:
+        if not self._fetches:
             return compute
-        streamed, at_end = (max((f(rank) for rank in set(ranks)), default=0.0) for f in (self._streamed, self._at_end))
+        streamed, at_end = (max(map(part, alike), default=0.0) for part in (self._streamed, self._at_end))
         return max(compute, streamed) + at_end
 
     def decode(self, ranks: Sequence[RankBatch], steps: int) -> DecodeTerms:
@@ -109,34 +136,54 @@ class StepCosts:
 
         At least one rank decodes. A rank's requests are taken at their mean context.
         """
-        w, grown = self.work, np.arange(1, steps + 1, dtype=np.float64)
-        tokens = sum(rank.requests for rank in ranks)
-        most = max(rank.requests for rank in ranks)
+        w = self.work
+        tokens, most = sum(rank.requests for rank in ranks), max(rank.requests for rank in ranks)
         read = w.rank_weight_bytes + w.expert_weight_bytes * self._coverage(tokens)
         computed = (most * w.rank_flops + tokens * w.spread_flops) / self._weight_flops
-        weights = max(read / self._bandwidth, computed)
-        alike = Counter(rank for rank in ranks if rank.requests)  # ranks that hold the same do the same
-        requests = np.array([[float(rank.requests)] for rank in alike])
-        positions = np.array([[float(rank.positions)] for rank in alike]) + grown * requests
-        missed = self._missed(requests, positions)
-        attention = self._attend(requests, positions).max(axis=0)
-        indexer = self._index(positions).max(axis=0)
-        fetched = self._fetch_layer(requests, missed).max(axis=0)
-        all_misses = (missed * np.array([[float(count)] for count in alike.values()])).sum(axis=0) * w.layers
-        fixed = np.full(steps, self._layers * self._layer_s)
-        per_request = np.full(steps, most * self._request_s)
-        terms = DecodeTerms(
-            np.full(steps, weights), attention, indexer, fixed, per_request, np.zeros(steps), all_misses
+        counts = Counter(rank for rank in ranks if rank.requests)  # ranks that hold the same do the same
+        alike = [self._rank(batch, steps) for batch in counts]
+        fetched = _longest([rank.fetched for rank in alike])
+        misses = alike[0].missed * float(next(iter(counts.values())))
+        for rank, count in zip(alike[1:], list(counts.values())[1:], strict=True):
+            misses = misses + rank.missed * float(count)
+        return DecodeTerms.of(
+            weights=max(read / self._bandwidth, computed),
+            attention=_longest([rank.attention for rank in alike]),
+            indexer=_longest([rank.indexer for rank in alike]),
+            fixed=self._layers * self._layer_s,
+            requests=most * self._request_s,
+            misses=misses * w.layers,
+            exposed=lambda compute: self._exposed(compute, fetched, most),
         )
-        return self._with_io(terms, fetched, most)
 
-    def _attend(self, requests: Floats, positions: Floats) -> Floats:
-        """Attention of a rank's requests (float64 [ranks, 1], positions [ranks, steps]): selected records, and what csa
-        attends to beside them."""
+    def _rank(self, batch: RankBatch, steps: int) -> _Rank:
+        """Of a rank that decodes."""
+        if batch.requests > 1:
+            return self._computed(batch, steps)
+        begin, end = batch.positions, batch.positions + steps
+        first, last = self._alone_at
+        if begin < first or end > last:  # computed for all contexts between, which others have or will have
+            first, last = (min(begin, first), max(end, last)) if last else (begin, end)
+            self._alone_at, self._alone = (first, last), self._computed(RankBatch(1, first), last - first)
+        return self._alone.part(begin - first, end - first)
+
+    def _computed(self, batch: RankBatch, steps: int) -> _Rank:
+        w, requests = self.work, float(batch.requests)
+        positions = float(batch.positions) + np.arange(1, steps + 1, dtype=np.float64) * requests
+        records = positions / requests / w.tokens_per_record  # of one request, in the mean
+        selected: Floats | float = float(w.top_k)
+        if batch.positions / requests / w.tokens_per_record < w.top_k:
+            selected = np.minimum(records, w.top_k)
+        missed = self._missed(requests, records)
+        fetched = missed * w.record_bytes / self._rate(requests) if self._fetches else np.zeros(steps)
+        return _Rank(self._attend(requests, positions, selected), self._index(positions), fetched, missed)
+
+    def _attend(self, requests: float, positions: Floats, selected: Floats | float) -> Floats:
+        """Attention of a rank's requests: selected records, and what csa attends to beside them."""
         w = self.work
-        records = positions / requests / w.tokens_per_record
-        selected = np.minimum(records, w.top_k)
-        flops = requests * (selected * w.pair_flops + w.local_flops) + positions * w.longer_flops
+        flops = requests * (selected * w.pair_flops + w.local_flops)
+        if w.longer_flops:
+            flops = flops + positions * w.longer_flops
         read = requests * selected * w.record_bytes * w.layers
         return np.maximum(flops / self._attention, read / self._bandwidth)
 
@@ -144,43 +191,32 @@ class StepCosts:
         w = self.work
         return np.maximum(positions * w.index_flops / self._index_flops, positions * w.state_bytes / self._bandwidth)
 
-    def _missed(self, requests: Floats, positions: Floats) -> Floats:
-        """Records a rank fetches in one layer, if every layer fetches its own."""
+    def _missed(self, requests: float, records: Floats) -> Floats:
         w, system = self.work, self._offload.system
         if not system.offloads:
-            return np.zeros_like(positions)
-        records = positions / requests / w.tokens_per_record
+            return np.zeros_like(records)
         selected = np.minimum(records, w.top_k)
         if system is OffloadSystem.fetch_all:
             return requests * np.maximum(selected - 1, 0.0)  # the newest is on the device
         assert self._offload.cache_slots is not None
         return requests * selected * self._table.rate(w.top_k, self._offload.cache_slots, records)
 
-    def _fetch_layer(self, requests: Floats, missed: Floats) -> Floats:
-        """Seconds to fetch one layer's misses, by one worker a request."""
-        if self._offload.system is OffloadSystem.no_io_oracle or not self._offload.system.offloads:
-            return np.zeros_like(missed)
-        return missed * self.work.record_bytes / self._rate(requests)
-
-    def _rate(self, workers: Floats | float) -> Floats | float:
+    def _rate(self, workers: float) -> float:
         """Bytes a second of so many workers that copy at once. Each waits for its own reads, during which the others
         may have the link, and then for its turn at the link: the two times add up."""
         return 1 / (1 / (self._worker * workers) + 1 / self._link)
 
-    def _with_io(self, terms: DecodeTerms, fetch: Floats, most: int) -> DecodeTerms:
-        """Adds what nothing hides. With exact prefetch a shared layer's copy runs beside the layers since its anchor,
+    def _exposed(self, compute: Floats, fetch: Floats, most: int) -> Floats:
+        """What nothing hides. With exact prefetch a shared layer's copy runs beside the layers since its anchor,
         in the order of the layers: what a group of them lacks is what its last one waits for. Each waits
         at least for the other stream to have begun and ended a copy, however small."""
         w = self.work
-        if self._offload.prefetch is Prefetch.exact and w.anchors < w.layers:
-            replayed = fetch * self._rate(most) / self._rate(REPLAY_BLOCKS)
-            lacking = np.maximum(0.0, replayed - terms.compute / self._layers)
-            joined = np.where(fetch > 0, self._join_s, 0.0)
-            exposed = w.anchors * fetch + (w.layers - w.anchors) * (lacking + joined)
-        else:
-            exposed = w.layers * fetch
-        values = {f.name: getattr(terms, f.name) for f in fields(terms)}
-        return DecodeTerms(**(values | {"exposed_io": exposed}))
+        if not self._fetches or self._offload.prefetch is not Prefetch.exact or w.anchors == w.layers:
+            return w.layers * fetch
+        replayed = fetch * self._rate(most) / self._rate(REPLAY_BLOCKS)
+        lacking = np.maximum(0.0, replayed - compute / self._layers)
+        joined = np.where(fetch > 0, self._join_s, 0.0)
+        return w.anchors * fetch + (w.layers - w.anchors) * (lacking + joined)
 
     def _own_prefill(self, rank: RankChunks) -> float:
         """Of one rank's chunks: projections, attention and indexer, each over its own peak, before the efficiency."""
@@ -208,6 +244,14 @@ class StepCosts:
     @property
     def _token_bytes(self) -> float:
         return self.work.record_bytes * self.work.layers / self.work.tokens_per_record
+
+
+def _longest(ranks: Sequence[Floats | float]) -> Floats:
+    """Of each step, or of all, the rank that takes longest."""
+    longest = np.asarray(ranks[0])
+    for rank in ranks[1:]:
+        longest = np.maximum(longest, rank)
+    return longest
 
 
 def _mean_below(start: int, length: int, limit: float) -> float:

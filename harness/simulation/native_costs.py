@@ -52,19 +52,14 @@ class NativeStepCosts:
         requests, costs, serving = rank.requests, self._costs, self._serving
         contexts = rank.positions / requests + np.arange(1, steps + 1, dtype=np.float64)
         missed = requests * self._missed(contexts)
-        none = np.zeros(steps)
-        terms = DecodeTerms(
-            weights=none,
-            attention=none,
+        return DecodeTerms.of(
+            weights=0.0,
+            attention=0.0,
             indexer=requests * contexts * _value(costs.position_s),
-            fixed=np.full(steps, _value(costs.step_s) + _value(serving.step_s)),
-            requests=np.full(steps, requests * (_value(costs.request_s) + _value(serving.token_s))),
-            exposed_io=none,
+            fixed=_value(costs.step_s) + _value(serving.step_s),
+            requests=requests * (_value(costs.request_s) + _value(serving.token_s)),
             misses=missed * self.work.layers,
-        )
-        exposed = self._exposed(terms.compute, missed, requests)
-        return DecodeTerms(
-            terms.weights, terms.attention, terms.indexer, terms.fixed, terms.requests, exposed, terms.misses
+            exposed=lambda compute: self._exposed(compute, missed, requests),
         )
 
     def _chunk(self, start: int, length: int, is_last: bool) -> float:

@@ -16,10 +16,11 @@ import numpy as np
 from harness.engine.scheduler import Job, Plan, Scheduler
 from harness.records import RequestRecord, ServerStats
 from harness.schema import Config
-from harness.simulation.costs import RankBatch, RankChunks, StepCosts
+from harness.simulation.costs import DecodeTerms, RankBatch, RankChunks, StepCosts
 from harness.simulation.native_costs import NativeStepCosts
 from harness.simulation.pacing import Arrival, Delayed, Pacing
 from harness.simulation.pools import make_pools
+from harness.simulation.work import Work
 
 AnyCosts = StepCosts | NativeStepCosts
 
@@ -99,6 +100,7 @@ class _Simulation:
         self._copies = ranks if mirrored else 1
         self._asked, self._jump, self._costs = asked, jump, costs
         self._pacing = Delayed(pacing, lambda number: costs.entry_s(asked[number].prompt_len))
+        self._busy: list[_Rank] = []  # those with requests, in the order of the ranks
         self._ranks = [
             _Rank(Scheduler(make_pools(config), engine.max_running_requests, engine.prefill_chunk_tokens))
             for _ in range(1 if mirrored else ranks)
@@ -116,11 +118,11 @@ class _Simulation:
         while True:
             for arrival in self._pacing.due(self._now):
                 self._enter(arrival)
-            plans = [rank.scheduler.plan() for rank in self._ranks]
-            for rank, plan in zip(self._ranks, plans, strict=True):
+            steps = [(rank, rank.scheduler.plan()) for rank in self._busy]
+            for rank, plan in steps:
                 self._retract(rank, plan)
-            if any(plans):
-                self._step(plans)
+            if any(plan for _, plan in steps):
+                self._step([(rank, plan) for rank, plan in steps if plan])
                 continue
             after = self._pacing.next_s()
             if after is None:
@@ -149,70 +151,64 @@ class _Simulation:
             prompt_tokens=asked.prompt_len,
         )
         rank.scheduler.add(Job(request_id=number, prompt_len=asked.prompt_len, max_new_tokens=asked.output_len))
+        self._busy = [rank for rank in self._ranks if rank.scheduler.num_requests]
 
     def _retract(self, rank: _Rank, plan: Plan) -> None:
         for number in plan.retracted:
             rank.positions.pop(number, None)
         self._tally.retractions += len(plan.retracted) * self._copies
 
-    def _step(self, plans: list[Plan]) -> None:
-        """One step of every rank, or as many as certainly repeat before anything else happens."""
-        tally, ranks = self._tally, self._ranks
+    def _step(self, work: Sequence[tuple[_Rank, Plan]]) -> None:
+        """One step of every rank that has something to do, or as many as certainly repeat before anything else
+        happens."""
         self._peaks()
         self._now, self._stolen_s = self._now + self._stolen_s, 0.0
-        steps = 1
-        if self._jump:
-            steps = min(rank.scheduler.stable_steps(p) for rank, p in zip(ranks, plans, strict=True) if p)
-        prefill_s = self._prefill(plans)
-        times = self._decode(plans, steps, prefill_s)
-        steps = len(times)
-        self._now = float(times[-1])
-        tally.prefill_s += prefill_s
-        for rank, plan in zip(ranks, plans, strict=True):
-            if plan:
-                self._deliver(rank, plan, steps)
+        steps = min(rank.scheduler.stable_steps(plan) for rank, plan in work) if self._jump else 1
+        prefill_s = self._prefill([plan for _, plan in work])
+        self._tally.prefill_s += prefill_s
+        steps, self._now = self._decode(work, steps, self._now + prefill_s)
+        for rank, plan in work:
+            self._deliver(rank, plan, steps)
 
-    def _prefill(self, plans: list[Plan]) -> float:
-        if not any(plan.prefill for plan in plans):
-            return 0.0
-        self._tally.prefill_tokens += sum(chunk.length for plan in plans for chunk in plan.prefill) * self._copies
-        chunks = [RankChunks(tuple((c.start, c.length, c.is_last) for c in plan.prefill)) for plan in plans]
-        return self._costs.prefill(chunks * self._copies)
-
-    def _decode(self, plans: list[Plan], steps: int, prefill_s: float) -> np.ndarray:
-        """When each step ends, float64; cut at the first one that ends at or after the next arrival."""
-        begin = self._now + prefill_s
-        if not any(plan.decode for plan in plans):
-            return np.array([begin])
-        batches = [
-            RankBatch(len(plan.decode), sum(rank.positions[n] for n in plan.decode))
-            for rank, plan in zip(self._ranks, plans, strict=True)
+    def _prefill(self, plans: Sequence[Plan]) -> float:
+        """Seconds of the prompt chunks."""
+        ranks = [
+            RankChunks(tuple([(c.start, c.length, c.is_last) for c in plan.prefill])) for plan in plans if plan.prefill
         ]
+        if not ranks:
+            return 0.0
+        self._tally.prefill_tokens += sum(length for rank in ranks for _, length, _ in rank.chunks) * self._copies
+        return self._costs.prefill(ranks * self._copies)
+
+    def _decode(self, work: Sequence[tuple[_Rank, Plan]], steps: int, begin: float) -> tuple[int, float]:
+        """How many steps are taken, at most `steps`, and when the last one ends: the first one that ends at or after
+        the next arrival."""
+        batches = [RankBatch(len(plan.decode), sum(rank.positions.values())) for rank, plan in work if plan.decode]
+        if not batches:
+            return 1, begin
         batches *= self._copies
         terms = self._costs.decode(batches, steps)
-        took = terms.total
-        times = np.cumsum(np.concatenate([[begin], took]))[1:]
+        ends = terms.total.copy()
+        ends[0] += begin
+        ends = ends.cumsum()
         after = self._pacing.next_s()
-        if after is not None:
-            steps = min(steps, int(np.searchsorted(times, after)) + 1)
-        self._count(batches, terms.misses[:steps], took[:steps], terms.exposed_io[:steps])
-        return times[:steps]
+        if after is not None and ends[-1] > after:
+            steps = min(steps, int(ends.searchsorted(after)) + 1)
+        self._count(batches, terms, steps)
+        return steps, float(ends[steps - 1])
 
-    def _count(self, batches: list[RankBatch], misses: np.ndarray, took: np.ndarray, exposed: np.ndarray) -> None:
-        tally, w, steps = self._tally, self._costs.work, len(took)
-        requests = sum(batch.requests for batch in batches)
+    def _count(self, batches: Sequence[RankBatch], terms: DecodeTerms, steps: int) -> None:
+        """Account for the first `steps` of these steps."""
+        tally, w = self._tally, self._costs.work
         tally.decode_steps += steps
-        tally.decode_tokens += steps * requests
-        tally.decode_s += float(took.sum())
-        tally.exposed_s += float(exposed.sum())
-        tally.misses += float(misses.sum())
+        tally.decode_tokens += steps * sum(batch.requests for batch in batches)
+        tally.decode_s += float(terms.total[:steps].sum())
         if not self._selects:
             return
-        grown = np.arange(1, steps + 1)
-        for batch, count in Counter(batch for batch in batches if batch.requests).items():
-            records = (batch.positions / batch.requests + grown) / w.tokens_per_record
-            looked_up = float(np.minimum(records, w.top_k).sum()) * batch.requests * w.layers
-            tally.lookups += looked_up * count
+        tally.exposed_s += float(terms.exposed_io[:steps].sum())
+        tally.misses += float(terms.misses[:steps].sum())
+        for batch, count in Counter(batches).items():
+            tally.lookups += _selected(batch, steps, w) * batch.requests * w.layers * count
 
     def _deliver(self, rank: _Rank, plan: Plan, steps: int) -> None:
         ended = rank.scheduler.advance(plan, steps)
@@ -228,6 +224,8 @@ class _Simulation:
         for number in ended:
             del rank.positions[number]
             self._end(number)
+        if ended and not rank.scheduler.num_requests:
+            self._busy.remove(rank)
 
     def _token(self, number: int, known: int) -> None:
         """A request has `known` generated tokens now; those its client has not had yet go out (none while a
@@ -248,11 +246,16 @@ class _Simulation:
         self._pacing.ended(self._arrivals.pop(number), self._now)
 
     def _peaks(self) -> None:
-        tally, rules = self._tally, [rank.scheduler.admission for rank in self._ranks]
-        running = sum(rank.scheduler.num_running for rank in self._ranks) * self._copies
-        tally.peak_running = max(tally.peak_running, running)
-        tally.device_bytes = max(tally.device_bytes, sum(rule.device_bytes for rule in rules) * self._copies)
-        tally.host_bytes = max(tally.host_bytes, sum(rule.host_bytes for rule in rules) * self._copies)
+        running = device = host = 0
+        for rank in self._busy:
+            rule = rank.scheduler.admission
+            running += rank.scheduler.num_running
+            device += rule.device_bytes
+            host += rule.host_bytes
+        tally, copies = self._tally, self._copies
+        tally.peak_running = max(tally.peak_running, running * copies)
+        tally.device_bytes = max(tally.device_bytes, device * copies)
+        tally.host_bytes = max(tally.host_bytes, host * copies)
 
     def _stats(self) -> ServerStats:
         t, record = self._tally, self._costs.work.record_bytes
@@ -271,3 +274,12 @@ class _Simulation:
             device_kv_bytes=t.device_bytes,
             host_kv_bytes=t.host_bytes,
         )
+
+
+def _selected(batch: RankBatch, steps: int, work: Work) -> float:
+    """Records that one request of the batch selects in one layer, all steps together."""
+    held = batch.positions / batch.requests
+    if (held + 1) / work.tokens_per_record >= work.top_k:
+        return float(work.top_k * steps)
+    records = (held + np.arange(1, steps + 1)) / work.tokens_per_record
+    return float(np.minimum(records, work.top_k).sum())

@@ -44,11 +44,11 @@ def test_a_decode_step_by_hand() -> None:
     terms = StepCosts(CELLS["hisparse_sync"]).decode([RankBatch(2, 65536)] * 8, 1)
     coverage = 1 - (1 - 8 / 256) ** 16
     weights = 13.07e9 + (3.63e9 + coverage * 724.8e9) / 8 + 2 * 0.95e9 / 8
-    assert terms.weights[0] == pytest.approx(weights / 4.8e12, rel=0.01)
+    assert terms.weights == pytest.approx(weights / 4.8e12, rel=0.01)
     flops = 2 * 2048 * 78 * 64 * (576 + 512) * 2
-    assert terms.attention[0] == pytest.approx(flops / (989e12 * 0.0384), rel=0.01)
+    assert terms.attention == pytest.approx(flops / (989e12 * 0.0384), rel=0.01)
     assert terms.indexer[0] == pytest.approx(65536 * 21 * 128 / 4.8e12, rel=0.01)
-    assert terms.fixed[0] == pytest.approx(78 * 210.2e-6)
+    assert terms.fixed == pytest.approx(78 * 210.2e-6)
     missed = _rate("lru", 4096, 32769) * 2048
     layer = 2 * missed * 1152  # bytes; each request has a worker of its own, both share the link
     assert terms.exposed_io[0] == pytest.approx(78 * layer * (1 / (2 * 2.455e9) + 1 / 19.8e9), rel=0.001)

@@ -202,7 +202,7 @@ class Server:
                 "stats": asdict(self._engine.stats()),
                 "num_running": self._engine.num_running,
                 "num_waiting": self._engine.num_waiting,
-                "kv_bytes_of_longest_request": asdict(longest),
+                "kv_bytes_of_longest_request": longest._asdict(),
                 "prefill_workspace_bytes": footprint.workspace,
                 "link": self._config.platform.link_label,
                 "prefetch": prefetch_label(self._config),
