@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.loadgen.bench.native import cross_check
+from harness.loadgen.bench.native import OUTPUT_LEN, cross_check
 
 PEERS = Path(__file__).resolve().parents[2] / "build" / "peers"
 
@@ -18,6 +18,6 @@ def test_bench_serving_completes_against_the_native_server_and_agrees_with_ours(
     found = cross_check(PEERS, tmp_path, rounds=1)
     for name in ("ours", "sglang"):
         assert found["completed"][name] == [found["requests"]], name
-        assert found["tokens"][name] == [found["requests"] * 48], name
+        assert found["tokens"][name] == [found["requests"] * OUTPUT_LEN], name
     assert abs(found["off"]["ttft_ms"]) < 0.5
     assert abs(found["off"]["tokens_per_s"]) < 0.5
