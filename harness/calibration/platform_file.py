@@ -36,7 +36,7 @@ def platform_yaml(
     head = (
         f"# {platform.node()} ({_processor()}), timed by python -m harness.calibrate at {now}.\n"
         f"# While it ran, {drift.words}.\n"
-        "# For engine=simulated_native. Seconds; see NativeCosts and ServingCosts in harness/schema.py.\n"
+        "# For engine=simulated_native. Seconds; see NativeCosts and ServingCosts in harness/schema/platform.py.\n"
     )
     body = {
         "name": name,
