@@ -241,7 +241,14 @@ def test_a_service_without_models_is_a_line(capsys, answer):
 
 def start(url, *more):
     command = [sys.executable, "-m", "harness.loadgen", "--base-url", url, *PATIENT]
-    return subprocess.Popen([*command, "--warmup-requests", "0", *more], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [*command, "--warmup-requests", "0", *more], stdout=subprocess.PIPE, text=True, preexec_fn=heed_ctrl_c
+    )
+
+
+def heed_ctrl_c():
+    """A background job of a shell ignores it, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("processes", [1, 2])

@@ -80,11 +80,11 @@ def test_a_stall_shows_in_p99():
     async def stalled():
         async with HealthMonitor() as lag:
             await asyncio.sleep(0.05)
-            time.sleep(0.2)
+            time.sleep(0.4)
             await asyncio.sleep(0.05)
         return lag.health.lag_p99_ms
 
-    assert asyncio.run(stalled()) > 150
+    assert asyncio.run(stalled()) > 250
 
 
 def test_a_monitor_that_never_woke_says_so():
