@@ -161,6 +161,7 @@ class Client:
         try:
             await connection.request(head, body, reception.response, reception.sent)
         except asyncio.CancelledError:
+            connection.look()  # what has come by then is kept
             self._drop(connection)
             raise
         finally:
