@@ -133,6 +133,7 @@ def draw_io(axes: Axes, group: Group) -> None:
     """Time each token waited for records from the host pool, against concurrency."""
     for i in range(len(group.series)):
         _line(axes, group, i, "concurrency", "exposed_io_ms_per_token")
+    marks.over_concurrency(axes, group, "exposed_io_ms_per_token")
     _concurrency_axis(axes, group)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("Exposed IO (ms/token)")

@@ -12,9 +12,9 @@ from analysis.frame import Group, Series
 KEY = {"model": "glm52", "platform": "h200x8", "input_len": 32768}
 
 
-def _group(**key: object) -> Group:
-    style = labels.style_of("full_kv")
-    series = [Series("full_kv", None, "", True, "cell", "Full KV", "Full KV", style.colour, style.marker)]
+def _group(system: str = "full_kv", **key: object) -> Group:
+    style = labels.style_of(system)
+    series = [Series(system, None, "", True, "cell", style.words, style.short, style.colour, style.marker)]
     points = pd.DataFrame(
         {
             "series": 0,
@@ -52,6 +52,15 @@ def test_decode_only_stars_are_hollow() -> None:
     assert _stars(axes) == {16.0: 777.0}
     (line,) = axes.get_lines()
     assert line.get_markerfacecolor() == "white"
+
+
+@pytest.mark.parametrize(("system", "published"), [("hisparse_sync", (7.7, 22.0)), ("hisparse_prefetch", (3.0, 11.2))])
+def test_exposed_io_lies_at_its_concurrency(system: str, published: tuple[float, float]) -> None:
+    axes = Figure().subplots()
+    group = _group(system)
+    group.points["exposed_io_ms_per_token"] = [8.0, 9.0, 10.0]
+    marks.over_concurrency(axes, group, "exposed_io_ms_per_token")
+    assert _stars(axes) == dict(zip((8.0, 256.0), published, strict=True))
 
 
 @pytest.mark.parametrize("other", [{"model": "glm_tiny"}, {"platform": "cpu"}, {"input_len": 1024}])
