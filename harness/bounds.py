@@ -50,7 +50,6 @@ AT_LEAST_ONE = (  # or null
     "load.num_requests",
     "load.requests_per_worker",
     "load.processes",
-    "platform.num_devices",
 )
 AT_LEAST_ZERO = (
     "model.seed",

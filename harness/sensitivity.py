@@ -2,7 +2,8 @@
 
 Each point behind a row is simulated with room for one request of a rank less, as it is, and one more, and with N = C,
 2C and 4C requests. The papers state neither; where a column differs much from `as is`, the row says little about the
-rest of the model. Peaks are taken at the concurrency that is best as it is. Nothing is written to disk.
+rest of the model. Peaks are taken at the concurrency that is best as it is. The command writes nothing; a sweep
+`keep`s the same for its report.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from harness.config import load_cells
 from harness.loadgen.samples import observe
 from harness.records import Status
 from harness.schema import Config, EngineKind
+from harness.simulation.advice import fits
 from harness.simulation.load import closed_loop
-from harness.simulation.pools import capacity, make_pools
+from harness.simulation.pools import capacity
 from harness.validate import ConfigError
 
 FIGURES = ("fig1", "fig4", "fig5", "fig8")
@@ -56,12 +58,12 @@ def with_room(config: Config, more: int) -> Config | None:
     low, high = 0.0, 4.0  # times the budgets
     for _ in range(40):
         middle = (low + high) / 2
-        if _held(_scaled(config, middle)) // ranks < wanted:
+        if fits(_scaled(config, middle)) // ranks < wanted:
             low = middle
         else:
             high = middle
     found = _scaled(config, high)
-    return found if wanted > 0 and _held(found) // ranks == wanted else None
+    return found if wanted > 0 and fits(found) // ranks == wanted else None
 
 
 def _scaled(config: Config, factor: float) -> Config:
@@ -69,13 +71,6 @@ def _scaled(config: Config, factor: float) -> Config:
     changed.engine.device_kv_budget = int(int(config.engine.device_kv_budget) * factor)
     changed.engine.host_kv_budget = int(int(config.engine.host_kv_budget) * factor)
     return changed
-
-
-def _held(config: Config) -> int:
-    work = config.workload
-    if make_pools(config).refusal(work.input_len, work.output_len):
-        return 0
-    return capacity(config, work.input_len, work.output_len)
 
 
 def rows_of(cells: Sequence[Config], variant: Variant, only: dict[int, set[int]] | None = None) -> pd.DataFrame:
@@ -91,7 +86,7 @@ def rows_of(cells: Sequence[Config], variant: Variant, only: dict[int, set[int]]
 
 
 def _rows(cell: Config, variant: Variant, concurrencies: Sequence[int]) -> Iterator[dict[str, object]]:
-    changed = with_room(cell, variant.more) if _held(cell) else None
+    changed = with_room(cell, variant.more) if fits(cell) else None
     if changed is None:
         return
     for concurrency in concurrencies:

@@ -6,7 +6,7 @@ import time
 
 from harness.instances.base import InstanceError
 from harness.instances.process import ServerProcess
-from harness.instances.wire import TIMEOUT_S, Refused, fetch_from
+from harness.instances.wire import TIMEOUT_S, Refused, fetch
 
 FLUSH_PATIENCE_S = 10.0
 
@@ -45,4 +45,12 @@ class OwnServer:
         return self._process
 
     def _fetch(self, path: str, timeout_s: float = TIMEOUT_S) -> bytes:
-        return fetch_from(self._running(), self._url + path, timeout_s)
+        """What `path` answers; the server's end is said as what it is and not as a lost connection."""
+        self._running().check()
+        try:
+            return fetch(self._url + path, timeout_s)
+        except Refused:
+            raise
+        except InstanceError:
+            self._running().check(within_s=1.0)  # a dying server first drops its connections
+            raise

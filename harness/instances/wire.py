@@ -9,7 +9,6 @@ import urllib.request
 from typing import Any
 
 from harness.instances.base import InstanceError
-from harness.instances.process import ServerProcess
 
 TIMEOUT_S = 15.0
 # A proxy of the environment is not for loopback, nor for the nodes of a cluster.
@@ -38,15 +37,3 @@ def fetch_json(url: str, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         return dict(json.loads(fetch(url, timeout_s)))
     except ValueError as error:
         raise InstanceError(f"{url} gave no JSON object: {error}") from error
-
-
-def fetch_from(process: ServerProcess, url: str, timeout_s: float = TIMEOUT_S) -> bytes:
-    """`fetch` from a server of ours, whose end is said as what it is and not as a lost connection."""
-    process.check()
-    try:
-        return fetch(url, timeout_s)
-    except Refused:
-        raise
-    except InstanceError:
-        process.check(within_s=1.0)  # a dying server first drops its connections
-        raise

@@ -38,7 +38,6 @@ class DecodeTerms:
     requests: float
     exposed_io: Floats
     misses: Floats  # records fetched, all ranks and layers; not seconds
-    compute: Floats  # what a step takes where nothing is fetched
     total: Floats
 
     @classmethod
@@ -53,10 +52,10 @@ class DecodeTerms:
         misses: Floats,
         exposed: Callable[[Floats], Floats],
     ) -> DecodeTerms:
-        """exposed: from what the steps compute to what each waits for records."""
+        """exposed: from what steps take where nothing is fetched to what each waits for records."""
         compute = weights + attention + indexer + fixed + requests
         io = exposed(compute)
-        return cls(weights, attention, indexer, fixed, requests, io, misses, compute, compute + io)
+        return cls(weights, attention, indexer, fixed, requests, io, misses, compute + io)
 
 
 class RankBatch(NamedTuple):

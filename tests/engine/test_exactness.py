@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import hisparse_kernels as kernels
 import pytest
@@ -193,12 +194,9 @@ def test_a_fault_in_prefill_is_caught(model: str, layer: int) -> None:
         run_lockstep(both, driver([(0, 90, 10)]))
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("model", MODELS)
-def test_memory_never_written_does_not_matter(model: str, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pools, caches and selector state begin as whatever the allocator returns, NaNs included."""
-    lengths = [(0, 1, 12), (0, 40, 12), (5, 3, 6), (6, 70, 5)]
-    clean = probes(model, system)[system]
+@contextmanager
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Memory that is not written reads as NaN, or as 7."""
     empty = torch.empty
 
     def poisoned(*args: object, **options: object) -> torch.Tensor:
@@ -207,6 +205,16 @@ def test_memory_never_written_does_not_matter(model: str, system: str, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(torch, "empty", poisoned)
+        yield
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("model", MODELS)
+def test_memory_never_written_does_not_matter(model: str, system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pools, caches and selector state begin as whatever the allocator returns, NaNs included."""
+    lengths = [(0, 1, 12), (0, 40, 12), (5, 3, 6), (6, 70, 5)]
+    clean = probes(model, system)[system]
+    with poisoned_memory(monkeypatch):
         dirty = probes(model, system)[system]
     run_lockstep({"clean": clean, "dirty": dirty}, driver(lengths))
 
@@ -215,14 +223,7 @@ def test_memory_never_written_does_not_matter(model: str, system: str, monkeypat
 def test_what_the_oracle_does_not_fetch_reads_as_numbers(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cold cache has slots that nothing was ever copied to. Their attention is wrong, but no NaN that ends a
     sampling server."""
-    empty = torch.empty
-
-    def poisoned(*args: object, **options: object) -> torch.Tensor:
-        made = empty(*args, **options)  # type: ignore[call-overload]
-        return made.fill_(torch.nan) if made.is_floating_point() else made.fill_(7)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "empty", poisoned)
+    with poisoned_memory(monkeypatch):
         probe = Probe(cell_of(model, "no_io_oracle", "offload.cold_start=empty"))
     run = driver([(0, 60, 12)])
     probe.add(0, run.requests[0])

@@ -1,15 +1,11 @@
-"""The paced server as a process of its own, and a point driven against one of its scenarios."""
+"""What a paced server in a process of its own did, and a point driven against one of its scenarios."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from harness.loadgen.bodies import request_body
 from harness.loadgen.client import Client
@@ -18,18 +14,6 @@ from harness.loadgen.pacing import closed_loop
 from harness.records import RequestRecord
 from harness.schema import LoadConfig
 from workloads.prompt import Prompt, make_prompt, text_prompt
-
-
-@contextmanager
-def paced_process(first_ms: float, step_ms: float) -> Iterator[str]:
-    """The base URL of a server that ends with the block."""
-    command = [sys.executable, "-m", "harness.loadgen.paced", "--first-ms", str(first_ms), "--step-ms", str(step_ms)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
-        finally:
-            process.terminate()
 
 
 def truths(base_url: str) -> dict[str, dict]:

@@ -18,13 +18,14 @@ from harness.loadgen.bodies import request_body
 from harness.loadgen.connection import open_connection
 from harness.loadgen.cumulative import Shortener
 from harness.loadgen.exchange import Exchange, digest
+from harness.loadgen.paced.child import paced_server
 from harness.loadgen.target import parse_target
 from workloads.prompt import make_prompt, text_prompt
 
 
 @pytest.fixture(scope="module")
 def base_url():
-    with paced_process.paced_process(20.0, 5.0) as url:
+    with paced_server("plain", 20.0, 5.0) as url:
         yield url
 
 
@@ -153,7 +154,7 @@ def test_prompts_of_200k_tokens(base_url, endpoint):
 
 def test_a_long_cumulative_response_is_kept_short(base_url):
     """600 tokens of `/generate` are 1.3 MB on the wire, every event with all that came before."""
-    with paced_process.paced_process(5.0, 0.5) as url:
+    with paced_server("plain", 5.0, 0.5) as url:
         records, _, _ = drive(f"{url}/plain", count=1, endpoint="generate", output_len=600)
     record = records["0"]
     assert record.error is None

@@ -17,6 +17,7 @@ import pytest
 from harness.loadgen.__main__ import main
 from harness.loadgen.arguments import parse
 from harness.loadgen.job import load_config, point_load
+from harness.loadgen.paced.child import paced_server
 from harness.records import CLIENT_MEASURES
 from harness.schema import ArrivalKind, LoadMode
 
@@ -256,7 +257,7 @@ def heed_ctrl_c():
 def test_an_interrupted_run_keeps_what_has_come(tmp_path, number, processes):
     file = tmp_path / "runs.jsonl"
     many = ["--model", "m", "--num-prompts", "400", "--random-input-len", "4", "--random-output-len", "5"]
-    with paced_process.paced_process(20, 5) as url:
+    with paced_server("plain", 20, 5) as url:
         pace = ["--max-concurrency", "2", "--processes", str(processes), "--output-file", str(file)]
         with start(url, *many, *pace) as run:
             deadline_s, served = time.monotonic() + 30, 0
@@ -275,7 +276,7 @@ def test_an_interrupted_run_keeps_what_has_come(tmp_path, number, processes):
 
 def test_no_process_outlives_a_killed_parent(tmp_path):
     many = ["--model", "m", "--num-prompts", "4", "--random-input-len", "4", "--random-output-len", "5"]
-    with paced_process.paced_process(60_000, 5) as url:
+    with paced_server("plain", 60_000, 5) as url:
         with start(url, *many, "--max-concurrency", "4", "--processes", "2") as run:
             deadline_s = time.monotonic() + 30
             while not paced_process.truths(url) and time.monotonic() < deadline_s:

@@ -12,6 +12,7 @@ import pytest
 from harness.loadgen.bodies import request_body
 from harness.loadgen.client import Client
 from harness.loadgen.exchange import Exchange, digest
+from harness.loadgen.paced.child import paced_server
 from harness.loadgen.run import PointLoad, run_point
 from harness.records import Status
 
@@ -148,7 +149,7 @@ def test_servers_that_do_not_speak_http(paced, answer, kind):
 
 def test_done_ends_a_request_however_long_the_connection_stays_open():
     """`[DONE]` without the response's end: no worker waits a second for it, and no duration has it."""
-    with paced_process.paced_process(20, 5) as base_url:
+    with paced_server("plain", 20, 5) as base_url:
         asked = paced_process.prompts(12, 5, "completions")
         began_s = time.perf_counter()
         records, _, _ = paced_process.run(

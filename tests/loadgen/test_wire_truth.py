@@ -10,6 +10,7 @@ import paced_process
 import pytest
 
 from harness.loadgen.metrics import measure
+from harness.loadgen.paced.child import paced_server
 from harness.loadgen.paced.scenarios import SCENARIOS
 from harness.records import LATENCY_MEASURES as LATENCIES
 
@@ -23,7 +24,7 @@ TOTALS = ("completed", "total_output_tokens", "output_throughput")
 
 @pytest.fixture(scope="module")
 def base_url():
-    with paced_process.paced_process(FIRST_MS, STEP_MS) as url:
+    with paced_server("plain", FIRST_MS, STEP_MS) as url:
         yield url
 
 

@@ -30,7 +30,7 @@ _STOP_S = 20
 @contextmanager
 def native_server(folder: Path) -> Iterator[str]:
     """The base URL of a native server, which ends with the block."""
-    subprocess.run([sys.executable, "-m", "harness.fetch", _MODEL], check=True, capture_output=True)
+    subprocess.run([sys.executable, "-m", "harness.fetch", _MODEL], check=True, stdout=subprocess.DEVNULL)
     config = folder / "cell.yaml"
     composed = subprocess.run([sys.executable, "-c", _COMPOSE, *_CELL], check=True, capture_output=True, text=True)
     config.write_text(composed.stdout)

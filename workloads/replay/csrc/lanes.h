@@ -10,6 +10,7 @@
 namespace replay {
 
 using Word = uint64_t;
+constexpr int64_t kSlack = 16;  // more room in lists that are written 16 at a time
 
 #ifdef REPLAY_LANES
 inline __mmask16 first_lanes(int64_t n) { return n >= 16 ? 0xffff : (1u << n) - 1; }

@@ -41,8 +41,8 @@ class Queue {
   int64_t take(int64_t n, Word* members, const Word* pinned, const Stamps& stamps, std::vector<int32_t>& taken) {
     const size_t before = taken.size();
     const int64_t count = positions_.size() - head_;
-    taken.resize(before + std::min(n, count) + kRoom);
-    passed_.resize(pinned ? count + kRoom : kRoom);
+    taken.resize(before + std::min(n, count) + kSlack);
+    passed_.resize(pinned ? count + kSlack : kSlack);
     const auto [seen, found, passed] = sift(positions_.data() + head_, count, n, pinned,
                                             Last{members, stamps.of.data(), numbers_.data() + head_},
                                             taken.data() + before, passed_.data());
@@ -74,7 +74,7 @@ class Queue {
   size_t entries() const { return positions_.size() - head_; }
 
  private:
-  static constexpr size_t kMostGone = 512, kRoom = 16;
+  static constexpr size_t kMostGone = 512;
   struct Last {  // whether an entry is its position's last
     const Word* members;
     const uint32_t *stamps, *numbers;

@@ -20,8 +20,6 @@
 
 namespace replay {
 
-constexpr int64_t kSlack = 16;  // more room in lists that are written 16 at a time
-
 struct Sets {
   Bitmap selected;  // by this token, below the newest
   Bitmap resident;

@@ -86,7 +86,7 @@ class Recency {
   }
 
  private:
-  static constexpr size_t kMost = 64, kRoom = 16;
+  static constexpr size_t kMost = 64;
   struct Pushed {
     Bitmap map;
     std::vector<int32_t> order;  // empty: ascending
@@ -105,8 +105,8 @@ class Recency {
   // Takes up to n out of the list; pinned ones that it passes over keep their places.
   void search(int64_t n, Word* members, const Word* pinned) {
     const size_t before = taken_.size();
-    taken_.resize(before + n + kRoom);
-    passed_.resize(listed_.size() - head_ + kRoom);
+    taken_.resize(before + n + kSlack);
+    passed_.resize(listed_.size() - head_ + kSlack);
     const auto [seen, found, passed] = sift(listed_.data() + head_, listed_.size() - head_, n, pinned,
                                             Among{members, since_.data()}, taken_.data() + before, passed_.data());
     head_ += seen - passed;

@@ -13,7 +13,6 @@ namespace replay {
 
 // What these rules have in common: maps of their own, as long as those of Sets.
 class OrderRule : public MapRule {
- public:
  protected:
   static void fit(const Sets& sets, Bitmap& map) {
     if (map.size() < sets.resident.size()) map.resize(sets.resident.size(), 0);
