@@ -41,7 +41,7 @@ class Room:
             self.ran.append(cell)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(sizes=st.lists(st.integers(1, 4), max_size=8), places=st.integers(4, 6))
 def test_never_more_than_fit_and_all_in_the_end(sizes: list[int], places: int) -> None:
     room, cells = Room(places), [Cell(size) for size in sizes]

@@ -97,7 +97,7 @@ def test_an_empty_parquet_file_is_typed(tmp_path: Path) -> None:
     assert empty.dtypes.to_dict() == full.dtypes.to_dict()
 
 
-@settings(deadline=None, max_examples=40)  # each example waits for the disk
+@settings(max_examples=40)  # each example waits for the disk
 @given(
     values=st.dictionaries(
         st.sampled_from([m for m in MEASURES if store.COLUMN_DTYPES[m] == "float64"]), st.none() | st.floats()

@@ -178,7 +178,7 @@ def test_quest_takes_the_newest_page_even_when_it_scores_lowest() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_quest_bounds_every_key_of_every_page(data: st.DataObject) -> None:
     """The property Quest rests on: no key of a page scores above the page's bound, at any scale."""
     length = data.draw(st.integers(1, 40))

@@ -9,16 +9,12 @@ import time
 from dataclasses import dataclass, field
 from typing import Self
 
-import hypothesis
 import pytest
 from aiohttp import web
 
 from harness.loadgen.run import PointLoad, run_point
 from harness.schema import LoadConfig
 from workloads.prompt import Prompt, make_prompt
-
-hypothesis.settings.register_profile("patient", deadline=None)  # a busy machine may take as long as it likes
-hypothesis.settings.load_profile("patient")
 
 
 @dataclass
