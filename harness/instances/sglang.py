@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from harness.sysinfo import own_machine
 
 HEALTH_EVERY_S = 0.5
 SILENCE_S = 900.0  # a start that logs nothing for this long has hung, whatever `engine.start_timeout_s` says
-LAST_WORDS_S = 2.0  # from a fatal line to the end of its traceback
+LAST_WORDS_S = 2.0  # a log that is silent for so long after a fatal line has come to the end of its traceback
 END_GRACE_S = 5.0
 INFO_TIMEOUT_S = 60.0  # /server_info asks every scheduler
 _SECRET = ("key", "password", "token_file")
@@ -132,21 +133,24 @@ class StartWatch:
         silence_s: float = SILENCE_S,
         last_words_s: float = LAST_WORDS_S,
         verdict: str = "the server cannot start",
+        now: Callable[[], float] = time.monotonic,
     ):
-        self._silence_s, self._last_words_s, self._verdict = silence_s, last_words_s, verdict
-        self._grew_at, self._fatal_at = time.monotonic(), 0.0
+        self._silence_s, self._last_words_s, self._verdict, self._now = silence_s, last_words_s, verdict, now
+        self._grew_at, self._fatal_at = now(), 0.0
         self.offset = 0
 
     def look(self, read: tuple[str, int]) -> None:
         """Take what was logged since `offset`. Raises InstanceError."""
         text, offset = read
-        now = time.monotonic()
+        now = self._now()
         if offset > self.offset:
             self._grew_at = now
         self.offset = offset
         if is_fatal(text) and not self._fatal_at:
             self._fatal_at = now
-        if self._fatal_at and now > self._fatal_at + self._last_words_s:
+        # others may go on logging for ever
+        silent_since = min(self._grew_at, self._fatal_at + 5 * self._last_words_s)
+        if self._fatal_at and now > silent_since + self._last_words_s:
             raise InstanceError(self._verdict)
         if now > self._grew_at + self._silence_s:
             raise InstanceError(f"the server logged nothing for {self._silence_s:g} s and was not ready")

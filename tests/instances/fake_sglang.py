@@ -60,7 +60,7 @@ def main() -> None:
     print("[2026-11-30 06:56:10] Decode batch, #running-req: 9, #token: 90, token usage: 0.00", flush=True)
     print("PYTHONPATH", os.environ.get("PYTHONPATH"), flush=True)
     if mode == "fatal":  # hangs after a fatal line, as a rank does whose peer has died
-        print("[t TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File", flush=True)
+        print("[t TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File")
         print("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", flush=True)
         time.sleep(600)
     if mode == "usage":
