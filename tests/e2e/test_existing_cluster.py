@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,14 +50,22 @@ class Running:
         return state["free"] == 4 and set(state["groups"]) <= {"REMOVED"}  # type: ignore[call-overload]
 
 
+def free_port() -> int:
+    """One that stays free until it is used: the kernel gives those below 32768 to nobody by itself."""
+    while True:
+        with suppress(OSError), socket.create_server(("127.0.0.1", random.randint(20_000, 30_000))) as probe:
+            return int(probe.getsockname()[1])
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, bare_python: str) -> Iterator[Running]:
+    port = free_port()
     short = tempfile.mkdtemp(prefix="e2e-", dir="/tmp")  # Ray's sockets lie in it: their paths must be short
     process = SweepProcess(
         tmp_path_factory.mktemp("cluster"),
         [
             *("start", "--head", "--block", "--disable-usage-stats", "--include-dashboard=false"),
-            *("--node-ip-address=127.0.0.1", "--port=0", "--num-cpus=4", f"--temp-dir={short}"),
+            *("--node-ip-address=127.0.0.1", f"--port={port}", "--num-cpus=4", f"--temp-dir={short}"),
             f"--object-store-memory={100 << 20}",
         ],
         python=bare_python,
@@ -64,9 +74,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, bare_python: str) -> Itera
     )
     try:
         process.until("the cluster", lambda: "Ray runtime started" in process.stdout)
-        found = re.search(r"--address='([^']+)'", process.stdout)
-        assert found, process.said()
-        yield Running(process, found[1], bare_python)
+        yield Running(process, f"127.0.0.1:{port}", bare_python)
         process.send(signal.SIGTERM)
         process.end()
         assert_nothing_left(process)
