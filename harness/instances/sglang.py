@@ -29,6 +29,7 @@ from harness.schema import Config
 from harness.sysinfo import own_machine
 
 HEALTH_EVERY_S = 0.5
+HEALTH_TIMEOUT_S = 25.0  # /health generates a token, and gives itself 20 s for it
 SILENCE_S = 900.0  # a start that logs nothing for this long has hung, whatever `engine.start_timeout_s` says
 LAST_WORDS_S = 2.0  # a log that is silent for so long after a fatal line has come to the end of its traceback
 END_GRACE_S = 5.0
@@ -106,7 +107,7 @@ class SGLangInstance(OwnServer):
                 return False
             due = time.monotonic() + HEALTH_EVERY_S
             try:
-                fetch(self._url + "/health", timeout_s=5.0)
+                fetch(self._url + "/health", timeout_s=HEALTH_TIMEOUT_S)
             except InstanceError:  # not yet
                 return False
             return True

@@ -36,7 +36,7 @@ FIND = {
 }
 IDENTITY = ["experiment", "cell_id", "engine", "model", "selector", "platform", "offload", "top_k", "cache_slots"]
 IDENTITY += ["workload", "input_len", "output_len", "concurrency", "num_requests", "repeat", "status", "reason"]
-COUNTS = ["completed", "failed", "total_input_tokens", "total_output_tokens", "peak_running", "decode_tokens"]
+COUNTS = ["completed", "failed", "total_input_tokens", "total_output_tokens", "decode_tokens"]
 
 
 class Chaos:

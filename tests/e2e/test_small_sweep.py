@@ -15,7 +15,7 @@ from harness.schema import from_yaml
 from harness.store import read_env, read_requests, read_row, read_rows
 
 FILES = {"config.yaml", "result.json", "requests.parquet", "server.log", "env.json"}
-OUTPUT_LEN = 16
+OUTPUT_LEN = 60
 GIB = 1 << 30
 
 
@@ -49,7 +49,7 @@ def test_the_measures_add_up(finished: Finished) -> None:
         if row.offload == "full_kv":
             assert m["hit_rate"] is None
             assert m["h2d_bytes"] == 0
-        else:  # B = 128 slots hold a context of 80
+        else:  # B = 128 slots hold a context of 124
             assert m["hit_rate"] == 1.0
 
 

@@ -14,7 +14,7 @@ from sweep_process import SweepProcess, assert_nothing_left
 from harness.records import Status
 from harness.store import read_env, read_requests, read_rows
 
-INPUT, OUTPUT = 48, 24
+INPUT, OUTPUT = 48, 96  # long enough for all of a point to meet, however slowly they are sent
 OURS = {"PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}
 
 
