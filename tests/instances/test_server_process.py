@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -76,6 +78,26 @@ def test_one_that_ignores_sigterm_is_killed_with_its_children(launch: Launch) ->
     server.stop(grace_s=0.2)
     assert not psutil.pid_exists(server.pid)
     child.wait(HANG_S)
+
+
+def test_two_threads_that_stop_it_end_it_once(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that fails and whoever gives it up: the second signal would go to a number that is another's by then."""
+    server = launch("import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)")
+    server.wait_ready(says(server, "1"), timeout_s=HANG_S)
+    sent, begun, real = [], threading.Event(), os.killpg
+
+    def killpg(group: int, number: int) -> None:
+        sent.append(number)
+        real(group, number)
+        begun.set()
+
+    monkeypatch.setattr(os, "killpg", killpg)
+    first = threading.Thread(target=server.stop, kwargs={"grace_s": 1.0})
+    first.start()
+    assert begun.wait(HANG_S)
+    server.stop(grace_s=0.0)
+    first.join()
+    assert sent == [signal.SIGTERM, signal.SIGKILL]
 
 
 def test_it_finds_modules_where_we_do(launch: Launch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
