@@ -86,3 +86,23 @@ def test_one_that_ignores_sigterm_has_its_grace_and_no_more(tmp_path: Path) -> N
 def test_a_signal_is_said_as_shells_say_it(tmp_path: Path) -> None:
     kept = keep(tmp_path, "import os; os.kill(os.getpid(), 11)")
     assert kept.wait(HANG_S) == 128 + 11
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_one_of_its_two_processes_may_be_killed(which: str, tmp_path: Path) -> None:
+    kept = keep(tmp_path, BUSY)
+    try:
+        processes = started(tmp_path)
+        (second,) = psutil.Process(kept.pid).children()
+        if which == "first":  # as Ray does with the children of a worker that ends; its pipes close then
+            kept.kill()
+            assert kept.stdin is not None
+            kept.stdin.close()
+            second.wait(HANG_S)
+        else:
+            second.kill()
+            assert kept.wait(HANG_S) == 128 + 9
+        assert_gone(processes)
+    finally:
+        kept.kill()
+        kept.wait()
