@@ -18,7 +18,7 @@ from harness.config import load_cells
 from harness.instances import InstanceError
 from harness.instances.own_server import OwnServer
 
-LATE_S = 30.0  # nothing waits that long unless something is wrong
+LATE_S = 200.0  # nothing waits that long unless something is wrong
 
 
 class Remote:

@@ -43,7 +43,12 @@ def main(grace_s: float, command: list[str]) -> int:
 
 def _stand_by(second: int) -> int:
     """Pass SIGTERM on; end what the second process leaves."""
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(second, signal.SIGTERM))
+
+    def pass_on(number: int, frame: object) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(second, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     code = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -119,6 +119,10 @@ def test_a_usage_error_is_told_in_its_words(make: Make) -> None:
         make("usage").start()
 
 
+def test_a_busy_server_may_take_seconds_for_its_health(make: Make) -> None:
+    assert make("busy", "engine.start_timeout_s=100").start()
+
+
 def test_the_deadline_holds(make: Make) -> None:
     with pytest.raises(InstanceError, match=r"not ready within 1\.5 s"):
         make("silent", "engine.start_timeout_s=1.5").start()
