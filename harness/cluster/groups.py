@@ -15,6 +15,7 @@ from harness.placement import Ask, Node, Resources, Wishes, best_possible, choos
 
 POLL_S = 0.1
 SETTLE_S = 5.0  # what was just given back is not always free at once: for so long only the best nodes will do
+ASKED, ASK_AGAIN_S = 3, 1.0  # a head that is busy for a moment must not end a sweep
 PLACE_S = 5.0  # for Ray to reserve nodes that have room; somebody may have been faster
 
 
@@ -71,14 +72,18 @@ class Places:
         self._lock = threading.Lock()  # of what is held, from the choice to the reservation
 
     def nodes(self) -> list[Node]:
-        """Those that are alive. Raises ClusterError where the cluster does not answer."""
+        """Those that are alive. Raises ClusterError where the cluster does not answer, asked several times."""
         import ray
         from ray._private.state import available_resources_per_node
 
-        try:
-            alive, free = [node for node in ray.nodes() if node["Alive"]], available_resources_per_node()
-        except (ray.exceptions.RayError, RuntimeError) as error:
-            raise ClusterError(f"the cluster does not answer: {first_line(error)}") from error
+        for left in reversed(range(ASKED)):
+            try:
+                alive, free = [node for node in ray.nodes() if node["Alive"]], available_resources_per_node()
+                break
+            except (ray.exceptions.RayError, RuntimeError) as error:
+                if not left:
+                    raise ClusterError(f"the cluster does not answer: {first_line(error)}") from error
+                time.sleep(ASK_AGAIN_S)
         return [
             Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"], free.get(node["NodeID"], {}))
             for node in alive
