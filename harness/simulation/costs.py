@@ -5,9 +5,10 @@ platform's `costs` give the few scalars that neither does, each with its source.
 rank computes alone is that of the busiest one.
 
 A decode step: the weights it reads (experts by how many of them the batch uses) or the operations on them, whichever
-is longer; attention to the selected records; the indexer over the context; a fixed part per layer and one per
-request; and the misses' copies that nothing hides (HiSparse, sections 3.4 and 3.5). A prefill step: each part over
-the peak of its own precision, with one efficiency for all; beside it the copies of the new records to the host.
+is longer; attention to the selected records, a block of the kernel for each request (or 64 of its heads) on a
+multiprocessor of its own; the indexer over the context; a fixed part per layer and one per request; and the misses'
+copies that nothing hides (HiSparse, sections 3.4 and 3.5). A prefill step: each part over the peak of its own
+precision, with one efficiency for all; beside it the copies of the new records to the host.
 """
 
 from __future__ import annotations
@@ -194,9 +195,9 @@ class StepCosts:
         """Attention of so many requests, in times of one that had the whole device. Each block has a multiprocessor
         for itself, so that few requests take as long as one, and most of the device is idle meanwhile."""
         blocks = self.work.attention_blocks
-        if blocks is None:
+        if math.isinf(blocks):
             return requests
-        return math.ceil(requests * blocks / self._processors) * self._processors / blocks
+        return math.ceil(requests * math.ceil(blocks) / self._processors) * self._processors / blocks
 
     def _index(self, positions: Floats) -> Floats:
         w = self.work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from harness.engine.footprint import Footprint
@@ -24,7 +25,7 @@ class Work:
     pair_flops: float  # attention of one token to one record, in all managed layers, per device of the rank
     local_flops: float  # csa: attention of one token to the window of every layer, per device of the rank
     longer_flops: float  # csa: likewise to the entries of longer spans, per position of the context
-    attention_blocks: float | None  # thread blocks of one request's decode attention in a layer; None: fills a device
+    attention_blocks: float  # thread blocks that one request's decode attention in a layer fills; inf: a whole device
     index_flops: float  # indexer: one token against one position of the context, per device of the rank
     state_bytes: float  # selection state read by a decode step per position of the context, per device of the rank
     record_bytes: int  # one record in one layer
@@ -70,10 +71,10 @@ def _pair_flops(model: ModelConfig) -> float:
     return 2.0 * model.num_heads * 2 * model.head_dim
 
 
-def _attention_blocks(model: ModelConfig, rank: float) -> float | None:
-    """Blocks that share nothing: FlashMLA's sparse kernel over 16-bit records, which SGLang decodes with, has one for
-    each 64 heads of a token and does not split a selection (csrc/sm90/prefill/sparse there). Kernels for GQA do."""
-    return None if model.family is Family.gqa else max(1.0, model.num_heads / rank / _BLOCK_HEADS)
+def _attention_blocks(model: ModelConfig, rank: float) -> float:
+    """FlashMLA's sparse kernel over 16-bit records, which SGLang decodes with, gives each 64 heads of a token a block
+    and does not split a selection (csrc/sm90/prefill/sparse there); fewer heads take as long. Kernels for GQA split."""
+    return math.inf if model.family is Family.gqa else model.num_heads / rank / _BLOCK_HEADS
 
 
 def _longer_entries(model: ModelConfig) -> float:

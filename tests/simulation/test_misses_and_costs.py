@@ -57,12 +57,19 @@ def test_a_decode_step_by_hand() -> None:
 
 
 def test_attention_takes_as_long_as_one_until_every_multiprocessor_has_a_request() -> None:
-    costs = StepCosts(CELLS["full_kv"])
-    one, all_busy, one_more = (costs.decode([RankBatch(n, n * 32768)] * 8, 1).attention for n in (1, 132, 133))
-    assert all_busy == pytest.approx(float(one))
-    assert one_more == pytest.approx(2 * float(one))
-    flops = 132 * 2048 * 78 * 64 * (576 + 512) * 2
-    assert flops / float(all_busy) == pytest.approx(640e12, rel=0.03)  # what FlashMLA's README gives for its kernel
+    quick = load_cells(["experiment=fig8", "offload=full_kv", "platform.memory_bandwidth=1000TB"])[0]
+    costs = StepCosts(quick)
+    one, all_busy, one_more = (float(costs.decode([RankBatch(n, n * 32768)] * 8, 1).attention) for n in (1, 132, 133))
+    assert (all_busy, one_more) == pytest.approx((one, 2 * one))
+    flops = 2048 * 78 * 64 * (576 + 512) * 2
+    assert 132 * flops / one == pytest.approx(640e12, rel=0.03)  # FlashMLA's README on that kernel, all busy
+
+
+def test_few_heads_take_as_long_as_a_blocks() -> None:
+    """Over eight devices a rank has 8 of GLM's 64 heads on each, and 8 times the requests."""
+    spread = load_cells(["experiment=fig8", "offload=full_kv", "engine.data_parallel=1"])[0]
+    eight = StepCosts(spread).decode([RankBatch(8, 8 * 32768)], 1).attention
+    assert eight == pytest.approx(float(StepCosts(CELLS["full_kv"]).decode([RankBatch(1, 32768)] * 8, 1).attention))
 
 
 def test_attention_that_is_split_fills_the_device_with_one_request() -> None:
