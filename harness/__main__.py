@@ -26,7 +26,7 @@ from harness.display import SweepDisplay
 from harness.durable import StoreError, disk_trouble
 from harness.experiment import RETRIED, Cell, experiment_dir, plan
 from harness.fetch import FetchError, fetch, is_fetched
-from harness.interrupts import interruptible, shielded
+from harness.interrupts import deaf, interruptible, shielded
 from harness.lock import Busy, Lock, results_lock
 from harness.overrides import GROUPS, choices
 from harness.plan_launch import launch_notes
@@ -46,12 +46,13 @@ if TYPE_CHECKING:
 def main(argv: list[str] | None = None) -> int:
     """0: every point is on disk, ok or infeasible; 1: some failed or are invalid, now or in an earlier run, or the disk
     is full; 2: nothing was started; 3: `cluster.budget_s` is used up and points are left; 130: interrupted."""
-    args = _arguments(argv)
+    args, kept = _arguments(argv), ["nothing was started"]
     try:
         with interruptible():
-            return _main(args)
+            return _main(args, kept)
     except KeyboardInterrupt:
-        print("\ninterrupted; nothing was started", file=sys.stderr)
+        with deaf():  # to an impatient second one: it gets the same line
+            print(f"\ninterrupted; {kept[-1]}", file=sys.stderr)
         return 130
 
 
@@ -71,7 +72,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _main(args: argparse.Namespace) -> int:
+def _main(args: argparse.Namespace, kept: list[str]) -> int:
+    """kept: what an interrupt is answered with; the last one counts."""
     console = Console(soft_wrap=False)
     try:
         configs = load_cells(args.overrides, _existing(args.config_dir))
@@ -89,7 +91,7 @@ def _main(args: argparse.Namespace) -> int:
         _bring_weights(cells, console)
     except (FetchError, ValueError) as error:
         return _refuse(error)
-    return _run(cells, console)
+    return _run(cells, console, kept)
 
 
 def _existing(folder: Path | None) -> Path | None:
@@ -124,10 +126,11 @@ def _bring_weights(cells: list[Cell], console: Console) -> None:
             check_weights(cell.config.model)
 
 
-def _run(cells: list[Cell], console: Console) -> int:
+def _run(cells: list[Cell], console: Console, kept: list[str]) -> int:
     from harness.sweep import ClusterError
 
     folder = experiment_dir(cells[0].config)
+    kept.append(f"finished points are in {folder}, the same command goes on")
     try:
         with results_lock(folder, cells[0].config.break_lock) as lock:
             clean_partial(folder)
@@ -144,9 +147,6 @@ def _run(cells: list[Cell], console: Console) -> int:
             raise
         _refuse(StoreError(f"{trouble.filename or folder}: {trouble.strerror}; the points on disk are whole"))
         return 1
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; finished points are in {folder}, the same command goes on", file=sys.stderr)
-        return 130
 
 
 def _run_locked(cells: list[Cell], folder: Path, console: Console, lock: Lock) -> int:

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP: a KeyboardInterrupt where the work is, none in the middle of clean-up.
 
-`interruptible()` goes around a program, `shielded()` around what must not be cut short. Signals come to the main thread
-only: in others a shield has nothing to do.
+`interruptible()` goes around a program, `shielded()` around what must not be cut short, `deaf()` around what is said of
+an interrupt. Signals come to the main thread only: in others a shield has nothing to do.
 """
 
 from __future__ import annotations
@@ -50,6 +50,17 @@ def shielded() -> Iterator[None]:
         if _State.pending and not _State.shields:
             _State.pending = False
             raise KeyboardInterrupt
+
+
+@contextmanager
+def deaf() -> Iterator[None]:
+    """Signals that come during the body are lost: for the last words of a program that was interrupted."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def rearm() -> None:

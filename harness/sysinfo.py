@@ -22,7 +22,7 @@ PACKAGES = ("hisparse-harness", "torch", "ray", "numpy", "transformers", "wandb"
 CPU_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 """The instruction sets that decide how fast float32 and bfloat16 run on a CPU."""
 _GPU_QUERY = ("name", "memory.total", "driver_version", "uuid")
-_TIMEOUT_S = 5.0
+_TIMEOUT_S = 30.0
 _GPU_TIMEOUT_S = 60.0  # without persistence mode nvidia-smi first brings the driver up, on every GPU
 _ROOT = Path(__file__).resolve().parents[1]
 

@@ -253,7 +253,7 @@ def _by_counting(config: Config) -> tuple[int, int, int]:
     return device, host, config.context_len * record if system.offloads else 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     system=st.sampled_from(list(OffloadSystem)),
     slots=st.integers(64, 96),

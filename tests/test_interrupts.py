@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
-from harness.interrupts import SIGNALS, interruptible, shielded
+from harness import __main__ as harness_main
+from harness.interrupts import SIGNALS, deaf, interruptible, shielded
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +115,33 @@ def test_an_ignored_signal_stays_ignored() -> None:
         assert not interrupted(lambda: send(signal.SIGHUP))
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_signals_are_lost_on_a_deaf_program() -> None:
+    def work() -> None:
+        with deaf():
+            for number in SIGNALS:
+                send(number)
+
+    assert not interrupted(work)
+    assert interrupted(lambda: send(signal.SIGINT))  # and heard again
+
+
+class Impatient(io.StringIO):
+    """An output on whose every write another Ctrl-C comes."""
+
+    def write(self, text: str) -> int:
+        send(signal.SIGINT)
+        return super().write(text)
+
+
+def test_a_second_ctrl_c_while_the_first_is_answered_gets_the_same_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness_main, "_run_locked", lambda *args: send(signal.SIGINT))
+    said = Impatient()
+    monkeypatch.setattr("sys.stderr", said)
+    assert harness_main.main(["experiment=plan", "tracker=none", f"results_dir={tmp_path}"]) == 130
+    assert (
+        said.getvalue().strip() == f"interrupted; finished points are in {tmp_path / 'plan'}, the same command goes on"
+    )

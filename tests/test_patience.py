@@ -123,7 +123,7 @@ def test_stopping_cuts_a_pause_short_and_ends_whoever_checks() -> None:
     thread = threading.Thread(target=waits)
     thread.start()
     own.stop()
-    thread.join(10)
+    thread.join(150)
     assert ended == [Stopped] and own.spent
     with pytest.raises(Stopped):
         own.until(own.cell())()

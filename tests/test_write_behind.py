@@ -14,7 +14,7 @@ def test_jobs_run_beside_their_owner_one_after_the_other() -> None:
     go_on = threading.Event()
 
     def first() -> None:
-        go_on.wait(10)
+        go_on.wait(200)
         done.append(1)
 
     with WriteBehind() as behind:
@@ -51,7 +51,7 @@ def test_a_body_that_is_interrupted_leaves_no_job_half_done() -> None:
     go_on = threading.Timer(0.1, begun.set)
 
     def job() -> None:
-        begun.wait(10)
+        begun.wait(200)
         done.append(1)
 
     def owner() -> None:

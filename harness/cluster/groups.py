@@ -14,7 +14,7 @@ from harness.patience import Check
 from harness.placement import Ask, Node, Resources, Wishes, best_possible, choose, less, more, why_no_room
 
 POLL_S = 0.1
-SETTLE_S = 2.0  # what was just given back is not always free at once: for so long only the best nodes will do
+SETTLE_S = 5.0  # what was just given back is not always free at once: for so long only the best nodes will do
 PLACE_S = 5.0  # for Ray to reserve nodes that have room; somebody may have been faster
 
 

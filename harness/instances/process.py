@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -33,6 +34,7 @@ class ServerProcess:
         own_interpreter: bool = False,
     ):
         self._stopped = False
+        self._ending = threading.Lock()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # open for as long as someone may read it
         self._child = subprocess.Popen(
             command,
@@ -77,17 +79,18 @@ class ServerProcess:
         return data.decode(errors="replace"), offset + len(data)
 
     def stop(self, grace_s: float = 5.0) -> None:
-        """SIGTERM to the whole group, SIGKILL to what is left after the grace time. Idempotent."""
-        if self._stopped:  # its number may be another process's by now
-            return
-        self._signal(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):  # it had its time; the group is killed next
-            self._child.wait(grace_s)
-        self._signal(signal.SIGKILL)
-        self._child.wait()
-        assert self._child.stdin is not None
-        self._child.stdin.close()
-        self._stopped = True
+        """SIGTERM to the whole group, SIGKILL to what is left after the grace time. Idempotent; several threads may."""
+        with self._ending:
+            if self._stopped:  # its number may be another process's by now
+                return
+            self._signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):  # it had its time; the group is killed next
+                self._child.wait(grace_s)
+            self._signal(signal.SIGKILL)
+            self._child.wait()
+            assert self._child.stdin is not None
+            self._child.stdin.close()
+            self._stopped = True
 
     def _signal(self, number: int) -> None:
         with suppress(ProcessLookupError):  # the whole group has ended

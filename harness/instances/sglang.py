@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from harness.instances.own_server import OwnServer
 from harness.instances.process import ServerProcess, port_taken
 from harness.instances.sglang_command import launch
 from harness.instances.sglang_folder import write_config_folder
-from harness.instances.sglang_log import is_fatal, reason
+from harness.instances.sglang_log import is_fatal, is_own_fault, reason
 from harness.instances.sglang_metrics import Scrape, server_stats
 from harness.instances.wire import TIMEOUT_S, Refused, fetch, fetch_json
 from harness.records import ServerStats
@@ -28,8 +29,9 @@ from harness.schema import Config
 from harness.sysinfo import own_machine
 
 HEALTH_EVERY_S = 0.5
+HEALTH_TIMEOUT_S = 25.0  # /health generates a token, and gives itself 20 s for it
 SILENCE_S = 900.0  # a start that logs nothing for this long has hung, whatever `engine.start_timeout_s` says
-LAST_WORDS_S = 2.0  # from a fatal line to the end of its traceback
+LAST_WORDS_S = 2.0  # a log that is silent for so long after a fatal line has come to the end of its traceback
 END_GRACE_S = 5.0
 INFO_TIMEOUT_S = 60.0  # /server_info asks every scheduler
 _SECRET = ("key", "password", "token_file")
@@ -105,7 +107,7 @@ class SGLangInstance(OwnServer):
                 return False
             due = time.monotonic() + HEALTH_EVERY_S
             try:
-                fetch(self._url + "/health", timeout_s=5.0)
+                fetch(self._url + "/health", timeout_s=HEALTH_TIMEOUT_S)
             except InstanceError:  # not yet
                 return False
             return True
@@ -132,21 +134,24 @@ class StartWatch:
         silence_s: float = SILENCE_S,
         last_words_s: float = LAST_WORDS_S,
         verdict: str = "the server cannot start",
+        now: Callable[[], float] = time.monotonic,
     ):
-        self._silence_s, self._last_words_s, self._verdict = silence_s, last_words_s, verdict
-        self._grew_at, self._fatal_at = time.monotonic(), 0.0
+        self._silence_s, self._last_words_s, self._verdict, self._now = silence_s, last_words_s, verdict, now
+        self._grew_at, self._fatal_at = now(), 0.0
         self.offset = 0
 
     def look(self, read: tuple[str, int]) -> None:
         """Take what was logged since `offset`. Raises InstanceError."""
         text, offset = read
-        now = time.monotonic()
+        now = self._now()
         if offset > self.offset:
             self._grew_at = now
         self.offset = offset
         if is_fatal(text) and not self._fatal_at:
             self._fatal_at = now
-        if self._fatal_at and now > self._fatal_at + self._last_words_s:
+        # others may go on logging for ever
+        silent_since = min(self._grew_at, self._fatal_at + 5 * self._last_words_s)
+        if self._fatal_at and now > silent_since + self._last_words_s:
             raise InstanceError(self._verdict)
         if now > self._grew_at + self._silence_s:
             raise InstanceError(f"the server logged nothing for {self._silence_s:g} s and was not ready")
@@ -165,9 +170,11 @@ class _explained:
         if not isinstance(error, InstanceError) or isinstance(error, Refused):
             return
         process = self._instance._process
-        why = reason(process.read_log(0)[0]) if process else None
+        log = process.read_log(0)[0] if process else ""
+        why = reason(log)
         if why:
-            may_pass = error.may_pass or port_taken(why)
+            passing = (error.may_pass or is_fatal(log)) and not is_own_fault(log, why)
+            may_pass = passing or port_taken(why)
             raise InstanceError(f"{str(error).partition(': ')[0]}: {why}", may_pass=may_pass) from error
 
 

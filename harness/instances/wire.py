@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.instances.base import InstanceError
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 45.0  # a busy machine answers late; below the time that a call of the actor around it has
 # A proxy of the environment is not for loopback, nor for the nodes of a cluster.
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 

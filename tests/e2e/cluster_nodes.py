@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from sweep_process import HANG_S
 
 # Ray's name for "use 127.0.0.1", where it needs no token
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -52,7 +53,7 @@ class Nodes:
         assert self._process.stdin
         self._process.stdin.close()
         try:
-            self._process.wait(60)
+            self._process.wait(HANG_S)
         finally:
             for process in psutil.Process().children(recursive=True):
                 if process.pid == self._process.pid:

@@ -20,6 +20,8 @@ from harness.instances.base import meeting_point
 from harness.placement import Ask, Wishes
 from harness.schema import ClusterConfig
 
+HANG_S = 300.0  # reached only by a hang
+
 
 class SpanningActor:
     """An instance's part on one node, as `harness.actors.InstanceActor`: the first is ready once all have met it."""
@@ -48,7 +50,7 @@ class SpanningActor:
 
 
 def _meet(host: str, port: int, rank: int) -> None:
-    for _ in range(100):
+    for _ in range(int(10 * HANG_S)):
         try:
             socket.create_connection((host, port)).sendall(str(rank).encode())
             return
@@ -60,7 +62,7 @@ def _spanning(group: Group, dies: bool) -> dict[str, Any]:
     """An instance on two nodes, up to its URL and log, or to its error."""
     actors = [group.start(SpanningActor, index, dies) for index in range(2)]
     with ending(actors):
-        instance = RemoteInstance(actors, group, 60.0)
+        instance = RemoteInstance(actors, group, HANG_S)
         try:
             url = instance.wait_started()
             instance.check()
@@ -70,7 +72,7 @@ def _spanning(group: Group, dies: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    config = ClusterConfig(address=sys.argv[1], ready_timeout_s=20.0)
+    config = ClusterConfig(address=sys.argv[1], ready_timeout_s=HANG_S)
     (cell,) = load_cells(["experiment=quickstart", "offload=full_kv"])
     said: dict[str, Any] = {}
     with Cluster.open(config, 1) as cluster, cluster.loadgen(1, [cell, cell]) as loadgen:
@@ -90,7 +92,7 @@ def main() -> None:
                 pass
         except NoRoom as error:
             said["four"] = str(error)
-        places._timeout_s = 20.0
+        places._timeout_s = HANG_S
         with cluster.instance(cell) as instance:
             said["one"] = list(instance.nodes)
             said["url"] = instance.wait_started()
@@ -101,14 +103,14 @@ def main() -> None:
 def _node_of(actor: Any) -> str:
     import ray
 
-    ray.get(actor.clock.remote(), timeout=60)  # it runs
+    ray.get(actor.clock.remote(), timeout=HANG_S)  # it runs
     state = ray._private.state.actors(actor._actor_id.hex())
     return str(state["Address"]["NodeID"])
 
 
 def _settled(places: Any, owned: int) -> list[Any]:
     """Once what is held is seen everywhere."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + HANG_S
     while True:
         nodes = places.nodes()
         if sum(node.free.get("CPU", 0) == 0 for node in nodes) >= owned or time.monotonic() > deadline:

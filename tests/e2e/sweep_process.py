@@ -22,12 +22,14 @@ import psutil
 MARK = "HISPARSE_E2E_RUN"
 SERVER = "harness.engine.server"
 POLL_S = 0.2
+HANG_S = 400.0  # of whatever is waited for; a busy machine may take it all, a hang takes longer
+ENDED_S = 45.0  # from a run's end to that of all its processes; Ray's helpers end by themselves after a minute
 # these runs share their cores with other tests: how late the load generator ran is not what they are about
 PATIENT = ("load.max_lag_p99_ms=5000", "load.max_lag_share=100", "load.max_cpu_share=100")
 SMALL = (
     "experiment=quickstart",
     "workload.input_len=64",
-    "workload.output_len=16",
+    "workload.output_len=60",  # long enough for all of a point to meet, however slowly they are sent
     "load.concurrencies=[1,4]",
 )
 
@@ -40,7 +42,7 @@ class Watch:
     """
 
     def __init__(self, mark: str) -> None:
-        self._mark, self._begin = f"{MARK}={mark}".encode(), time.time() - 1
+        self._mark, self._begin = f"{MARK}={mark}".encode(), time.time() - 60  # clocks differ
         self._seen: dict[psutil.Process, str] = {}  # its title when it was seen first
         self._ended = threading.Event()
         self.peak_pss = 0
@@ -58,7 +60,7 @@ class Watch:
 
     def ever(self, word: str) -> bool:
         """Whether one whose title held the word was seen."""
-        return any(word in title for title in self._seen.values())
+        return any(word in title for title in list(self._seen.values()))
 
     def stop(self) -> None:
         self._ended.set()
@@ -154,7 +156,7 @@ class SweepProcess:
         """A signal to the driver, or to all of its job as a terminal sends Ctrl-C."""
         (os.killpg if to_group else os.kill)(self._child.pid, number)
 
-    def until(self, what: str, holds: Callable[[], Any], timeout_s: float = 90.0) -> Any:
+    def until(self, what: str, holds: Callable[[], Any], timeout_s: float = HANG_S) -> Any:
         """Poll until `holds()` is true, and give it back. Fails when the driver ends before or time runs out."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -164,7 +166,7 @@ class SweepProcess:
             assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}\n{self.said()}"
             time.sleep(POLL_S)
 
-    def end(self, timeout_s: float = 180.0) -> int:
+    def end(self, timeout_s: float = HANG_S) -> int:
         """Wait for the driver; its exit code."""
         try:
             return self._child.wait(timeout_s)
@@ -176,7 +178,7 @@ class SweepProcess:
         for process in self.watch.alive():
             with suppress(psutil.Error):
                 process.kill()
-        self._child.wait(30)
+        self._child.wait(HANG_S)
         self.watch.stop()
 
     def said(self) -> str:
@@ -224,7 +226,7 @@ def listening_ports(process: psutil.Process) -> list[int]:
     return [c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
 
 
-def assert_nothing_left(run: SweepProcess, *, within_s: float = 15.0) -> None:
+def assert_nothing_left(run: SweepProcess, *, within_s: float = ENDED_S) -> None:
     """Every process of the run has ended, and nothing lies in its folder for temporary files."""
     deadline = time.monotonic() + within_s
     while left := run.watch.alive():

@@ -28,6 +28,7 @@ SWEEP = (
     *("workload.input_len=64", "workload.output_len=48", "cluster.retry_wait_s=0.01", "cluster.retries=8"),
 )
 REPEATS = 8  # enough for the sweep to outlast most kills: each end by itself costs a start of Ray
+RAY_S = 150.0  # helpers of a Ray that was killed while it started end by themselves, a minute later
 FIND = {
     "server": (SERVER,),
     "instance actor": ("ray::", "InstanceActor"),
@@ -35,7 +36,7 @@ FIND = {
 }
 IDENTITY = ["experiment", "cell_id", "engine", "model", "selector", "platform", "offload", "top_k", "cache_slots"]
 IDENTITY += ["workload", "input_len", "output_len", "concurrency", "num_requests", "repeat", "status", "reason"]
-COUNTS = ["completed", "failed", "total_input_tokens", "total_output_tokens", "peak_running", "decode_tokens"]
+COUNTS = ["completed", "failed", "total_input_tokens", "total_output_tokens", "decode_tokens"]
 
 
 class Chaos:
@@ -58,7 +59,7 @@ class Chaos:
         code = self.run.end()
         assert code in (0, 1), self.run.said()
         assert "Traceback" not in self.run.said(), self.run.said()
-        assert_nothing_left(self.run, within_s=30)
+        assert_nothing_left(self.run, within_s=RAY_S)
         self.repeats += 2 * (code == 0)
         self.begin("retry_failed=true")
 
@@ -73,8 +74,8 @@ class Chaos:
                     break
             time.sleep(0.05)
         if victim == "driver":
-            assert self.run.end(10) == -signal.SIGKILL
-            assert_nothing_left(self.run, within_s=30)
+            assert self.run.end() == -signal.SIGKILL
+            assert_nothing_left(self.run, within_s=RAY_S)
             self.begin()
 
     def _wait(self, seconds: float) -> bool:
@@ -83,8 +84,8 @@ class Chaos:
 
     def finish(self) -> None:
         for _ in range(4):
-            code = self.run.end(120)
-            assert_nothing_left(self.run, within_s=30)
+            code = self.run.end()
+            assert_nothing_left(self.run, within_s=RAY_S)
             if code == 0:
                 return
             assert code == 1 and "Traceback" not in self.run.said(), self.run.said()
@@ -92,7 +93,7 @@ class Chaos:
         pytest.fail(self.run.said())
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_thirty_kills_leave_the_table_of_an_undisturbed_sweep(start: Start, results: Path, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     victims = [victim for victim, count in VICTIMS.items() for _ in range(count)]

@@ -50,7 +50,7 @@ def test_ctrl_c_while_ray_starts(start: Start) -> None:
     run = start(*ONE)
     run.until("Ray's first process", lambda: run.watch.find("gcs_server"))
     run.send(signal.SIGINT, to_group=True)
-    assert_interrupted(run, run.end(40))
+    assert_interrupted(run, run.end())
     assert_nothing_left(run)
 
 
@@ -58,7 +58,7 @@ def test_sigterm_while_the_server_starts(start: Start) -> None:
     run = start(*ONE)
     run.until_started()
     run.send(signal.SIGTERM)
-    assert_interrupted(run, run.end(40))
+    assert_interrupted(run, run.end())
     assert_nothing_left(run)
 
 
@@ -67,7 +67,7 @@ def test_sigterm_to_the_whole_group_in_the_middle_of_a_point(start: Start, resul
     run = start(*TWO)
     run.until_measuring(2)
     run.send(signal.SIGTERM, to_group=True)
-    assert_interrupted(run, run.end(40))
+    assert_interrupted(run, run.end())
     assert_nothing_left(run)
     assert statuses(results) == {("full_kv", 1): "ok"}
 
@@ -81,7 +81,7 @@ def test_ctrl_c_in_the_middle_of_a_point_and_again_during_the_clean_up(start: St
         time.sleep(0.1)
         if run.running:
             run.send(signal.SIGINT, to_group=True)
-    assert_interrupted(run, run.end(40))
+    assert_interrupted(run, run.end())
     assert_nothing_left(run)
     assert_closed(ports)
     assert statuses(results) == {("full_kv", 1): "ok"}
@@ -100,7 +100,7 @@ def test_ctrl_c_while_the_figures_are_drawn(start: Start, results: Path) -> None
     run = start(*short, name="interrupted")
     run.until("the figures' folder", (results / "figures").is_dir)
     run.send(signal.SIGINT)
-    assert_interrupted(run, run.end(40))
+    assert_interrupted(run, run.end())
     assert_nothing_left(run)
     assert statuses(results) == {("full_kv", 1): "ok", ("full_kv", 4): "ok"}
 
@@ -114,8 +114,8 @@ def test_a_killed_driver_takes_everything_with_it(start: Start, results: Path) -
     run = start(*TWO, name="killed")
     ports = listening_ports(run.until_measuring(2))
     run.send(signal.SIGKILL)
-    assert run.end(10) == -signal.SIGKILL
-    assert_nothing_left(run, within_s=30)
+    assert run.end() == -signal.SIGKILL
+    assert_nothing_left(run)
     assert_closed(ports)
     assert statuses(results) == {("full_kv", 1): "ok"}
 
@@ -123,11 +123,13 @@ def test_a_killed_driver_takes_everything_with_it(start: Start, results: Path) -
 def test_a_second_driver_is_refused_and_harms_nothing(start: Start, results: Path) -> None:
     first = start(*ONE, name="first")
     first.until_started()
+    first.send(signal.SIGSTOP)  # it must not be done before the second one has come so far
     second = start(*ONE, name="second")
-    assert second.end(60) == 2
+    assert second.end() == 2
     assert second.stderr.count("\n") == 1
     assert f"is being written by process {first.pid} on " in second.stderr
     assert not second.watch.ever("raylet")
+    first.send(signal.SIGCONT)
     assert first.end() == 0, first.said()
     assert statuses(results) == {("full_kv", 2): "ok"}
 
@@ -156,7 +158,7 @@ def test_a_killed_server_fails_its_cell_and_the_next_one_runs(start: Start, resu
 def test_a_killed_load_generator_fails_its_point_and_another_drives_the_next(start: Start, results: Path) -> None:
     run = start(*TWO, "tracker=none", "load.concurrencies=[2,1]", "cluster.retries=0")
     run.until_measuring(2)
-    (loadgen,) = run.watch.find("ray::", "LoadgenActor")
+    loadgen, *_ = run.watch.find("ray::", "LoadgenActor")
     loadgen.kill()
     assert run.end() == 1, run.said()
     assert_nothing_left(run)
@@ -171,7 +173,7 @@ def test_a_killed_server_and_a_killed_load_generator_are_replaced(start: Start, 
     run.until_measuring(2).kill()
     run.until("another server", lambda: "try 2 of 3" in run.stdout)
     run.until_measuring(2)
-    (loadgen,) = run.watch.find("ray::", "LoadgenActor")
+    loadgen, *_ = run.watch.find("ray::", "LoadgenActor")
     loadgen.kill()
     assert run.end() == 0, run.said()
     assert_nothing_left(run)
@@ -198,9 +200,9 @@ def test_a_spent_budget_leaves_points_for_the_same_command(start: Start, results
 def test_ctrl_c_with_cells_side_by_side(start: Start) -> None:
     more = ("offload=full_kv,hisparse_sync", "platform.num_cpus=0.5", "cluster.loadgen_cpus=0.5")
     run = start(*ONE, *more, "cluster.exclusive=false")
-    run.until("two servers", lambda: len(run.watch.find("harness.engine.server")) == 2)
+    run.until("two servers", lambda: len(run.watch.find("harness.engine.server")) >= 2)
     run.send(signal.SIGINT, to_group=True)
-    assert_interrupted(run, run.end(40))
+    assert_interrupted(run, run.end())
     assert_nothing_left(run)
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from sweep_process import PATIENT
 
 from harness.__main__ import main
 from workloads.replay import ReplayConfig, replay
@@ -36,7 +37,7 @@ def test_what_a_sweep_records_replays_to_its_own_hit_rate(tmp_path: Path) -> Non
     """trace.record through Ray and the server, into the point's folder, and back in as a workload."""
     command = [
         *("experiment=quickstart", "tracker=none", f"results_dir={tmp_path}", "offload=hisparse_sync", "name=recorded"),
-        *("load.concurrencies=[2]", "workload.input_len=200", "workload.output_len=24", "trace.record=true"),
+        *("load.concurrencies=[2]", "workload.input_len=200", "workload.output_len=24", "trace.record=true", *PATIENT),
     ]
     assert main(command) == 0
     (path,) = tmp_path.glob("recorded/*/*/selections.trace")

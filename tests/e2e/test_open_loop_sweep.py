@@ -20,7 +20,7 @@ def test_a_trace_is_replayed_by_two_processes_and_drawn_as_a_line(start: Start, 
         "tracker=none",
         base=["experiment=trace_replay"],
     )
-    assert run.end(280) == 0, run.said()
+    assert run.end() == 0, run.said()
     folder = tmp_path / "results" / "trace_replay"
     points = sorted(folder.glob("*/c64-r0"))
     assert len(points) == 2

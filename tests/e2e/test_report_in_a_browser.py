@@ -10,7 +10,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from sweep_process import Finished
+from sweep_process import HANG_S, Finished
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _PROBE = """<script>
@@ -33,7 +33,7 @@ def browse(page: Path, home: Path) -> tuple[str, list[str]]:
         *("--host-resolver-rules=MAP * ~NOTFOUND", "--proxy-server=127.0.0.1:9", f"--user-data-dir={home}"),
         *("--enable-logging=stderr", "--log-level=0", "--virtual-time-budget=10000", "--dump-dom", page.as_uri()),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from harness.schema import from_yaml
 from harness.store import read_env, read_requests, read_row, read_rows
 
 FILES = {"config.yaml", "result.json", "requests.parquet", "server.log", "env.json"}
-OUTPUT_LEN = 16
+OUTPUT_LEN = 60
 GIB = 1 << 30
 
 
@@ -49,7 +50,7 @@ def test_the_measures_add_up(finished: Finished) -> None:
         if row.offload == "full_kv":
             assert m["hit_rate"] is None
             assert m["h2d_bytes"] == 0
-        else:  # B = 128 slots hold a context of 80
+        else:  # B = 128 slots hold a context of 124
             assert m["hit_rate"] == 1.0
 
 
@@ -70,7 +71,7 @@ def test_load_generator_server_and_driver_are_processes_of_their_own(finished: F
         assert len(pids) == 4
         assert instance["actor"]["placement_group"] != loadgen["actor"]["placement_group"]
         groups |= {instance["actor"]["placement_group"], loadgen["actor"]["placement_group"]}
-        assert instance["actor"]["nice"] == loadgen["actor"]["nice"] == 0
+        assert instance["actor"]["nice"] == loadgen["actor"]["nice"] == os.nice(0)  # as ours: Ray would add 15
     assert len(groups) == 3  # one a cell, and the load generator's
     assert all(set(group) - {"f"} for group in groups)  # Ray's id of nothing is all f
 

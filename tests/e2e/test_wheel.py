@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sweep_process import Start, SweepProcess, assert_nothing_left
+from sweep_process import HANG_S, Start, SweepProcess, assert_nothing_left
 
 from harness.store import read_env, read_rows
 
@@ -25,7 +25,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(target)],
     ):
         wheels = [str(path) for path in built.glob("*.whl")]
-        done = subprocess.run([*command, *wheels], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([*command, *wheels], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
         assert done.returncode == 0, done.stdout + done.stderr
     return target
 

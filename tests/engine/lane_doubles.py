@@ -33,6 +33,13 @@ class LazyLanes(Lanes):
         """Nobody comes first."""
 
 
+class EagerLanes(LazyLanes):
+    """Copies happen at once, before anything else does."""
+
+    def _hand_over(self, transfer: Transfer) -> None:
+        transfer.make()
+
+
 class RandomLanes(LazyLanes):
     """Whenever something is submitted or waited for, some of the copies not made yet are made, in any order."""
 

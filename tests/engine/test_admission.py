@@ -63,7 +63,7 @@ def test_conservativeness_means_something_to_one_rule_only() -> None:
 REQUESTS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(REQUESTS, st.integers(0, 700), st.data())
 def test_new_token_ratio_is_sglangs_formula(requests: list[tuple[int, int]], steps: int, data: st.DataObject) -> None:
     """In tokens, as SGLang counts, with pages of one token: free >= the new one's prompt + output + what is expected of
@@ -103,7 +103,7 @@ def _fit_token_by_token(running: list[tuple[int, int]], room: int) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(REQUESTS, st.data())
 def test_look_ahead_is_walking_token_by_token(requests: list[tuple[int, int]], data: st.DataObject) -> None:
     room = int(CONFIG.engine.device_kv_budget) // Footprint(CONFIG).request(1).device

@@ -10,11 +10,14 @@ import hisparse_kernels as kernels
 import pytest
 import torch
 from engine_cells import MODELS, SYSTEMS, Driver, Probe, Request, cell_of, random_requests, run_lockstep
+from hisparse_kernels import Plan
+from lane_doubles import EagerLanes, LazyLanes, with_lanes
 
 from harness.engine.admission import make_admission
 from harness.engine.executor import Executor
 from harness.engine.kv.hierarchy import Hierarchy
 from harness.engine.kv.hisparse import HiSparse
+from harness.engine.kv.lanes import AnyTransfer, Lane, Lanes
 from harness.engine.scheduler import Job, Scheduler
 from harness.schema import Config
 
@@ -115,22 +118,20 @@ def other_layer(kv: HiSparse, layer: int) -> None:
 
 
 def fetches_from_other_layer(kv: HiSparse, layer: int) -> None:
-    pool, other = kv.host.records, (layer + 1) % kv.num_layers
+    fetch, pool, other = kv._fetch, kv.host.records, (layer + 1) % kv.num_layers
 
     class Shifted:
         def __getitem__(self, at: int) -> torch.Tensor:
             return pool[other if at == layer else at]
 
-    resolve = kv.resolve
-
-    def wrong(at: int, selection: torch.Tensor) -> torch.Tensor:
+    def wrong(lane: Lane, at: int, plan: Plan) -> AnyTransfer:
         kv.host.records = Shifted()  # type: ignore[assignment]
         try:
-            return resolve(at, selection)
-        finally:
+            return fetch(lane, at, plan)
+        finally:  # before anything else is submitted: what is written goes to the true pool
             kv.host.records = pool
 
-    kv.resolve = wrong  # type: ignore[method-assign]
+    kv._fetch = wrong  # type: ignore[method-assign]
 
 
 def forgets_write_through(kv: HiSparse, layer: int) -> None:
@@ -174,10 +175,11 @@ def one_slot_off(kv: HiSparse, layer: int) -> None:
     "fault", [other_layer, fetches_from_other_layer, forgets_write_through, wrong_page, one_slot_off]
 )
 @pytest.mark.parametrize("model", ["dsa", "quest"])
-def test_a_fault_in_one_layer_is_caught(model: str, fault: object, layer: int) -> None:
+@pytest.mark.parametrize("lanes", [EagerLanes, LazyLanes])
+def test_a_fault_in_one_layer_is_caught(model: str, fault: object, layer: int, lanes: type[Lanes]) -> None:
     """The comparison is worth something: each layer's records differ from the others' and move the logits."""
     both = probes(model, "full_kv", "hisparse_sync")
-    fault(both["hisparse_sync"].kv, layer)  # type: ignore[operator]
+    fault(with_lanes(both["hisparse_sync"].kv, lanes()), layer)  # type: ignore[operator]
     with pytest.raises(AssertionError, match="hisparse_sync differs at step"):
         run_lockstep(both, driver([(0, 90, 120), (2, 60, 100)]))
 

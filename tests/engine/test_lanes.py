@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lane_doubles import Clock
 
+from harness.engine.kv import lanes as lanes_module
 from harness.engine.kv import link as link_module
 from harness.engine.kv.lanes import Lane, Lanes, Transfer
 from harness.engine.kv.link import Link
@@ -56,10 +57,22 @@ def test_who_waits_sleeps_until_the_arrival() -> None:
     for lane in (*SIDE, Lane.demand):
         begin = time.perf_counter()
         transfer = lanes.submit(lane, lambda: None, 2000)
-        assert not lanes.arrived(transfer)
         lanes.wait(transfer)
         assert time.perf_counter() - begin >= 0.0025
         assert lanes.arrived(transfer)
+
+
+def test_nothing_has_arrived_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    for module in (link_module, lanes_module):
+        monkeypatch.setattr(module, "time", clock)
+    lanes = Lanes(Link(LinkConfig(bandwidth=10**6, latency_us=500.0)))
+    transfer = lanes.submit(Lane.staging, lambda: None, 2000)
+    transfer.settle()
+    clock.now += 0.0024
+    assert transfer.is_made and not lanes.arrived(transfer)
+    clock.now += 0.0002
+    assert lanes.arrived(transfer)
 
 
 def test_a_memory_copy_has_arrived_when_it_is_made() -> None:
@@ -74,7 +87,7 @@ def test_a_memory_copy_has_arrived_when_it_is_made() -> None:
 def test_the_worker_needs_nobody_to_wait() -> None:
     made = threading.Event()
     Lanes(Link(LinkConfig())).submit(Lane.write_through, made.set, 1)
-    assert made.wait(10)
+    assert made.wait(200)
 
 
 def test_every_copy_is_made_exactly_once() -> None:
@@ -124,5 +137,5 @@ def test_the_worker_ends_with_its_lanes() -> None:
     (worker,) = set(threading.enumerate()) - before
     del lanes
     gc.collect()
-    worker.join(10)
+    worker.join(200)
     assert not worker.is_alive()

@@ -403,7 +403,7 @@ def test_a_write_through_that_failed_is_no_secret(link: LinkConfig | None, monke
             plan = run.plan()
             probe.run(plan)
             run.advance(plan)
-            assert failed.wait(10)
+            assert failed.wait(200)
 
     with pytest.raises(IndexError, match="beyond the pool"):
         until_it_raises()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from engine_cells import Driver, Probe, cell, cell_of, random_requests
-from running_server import SERVER, RunningServer
+from running_server import DEADLINE_S, SERVER, RunningServer
 from torch import Tensor
 
 from harness.engine.batch import DecodeBatch
@@ -101,7 +101,7 @@ def recording() -> Iterator[RunningServer]:
 
 
 def fetch(server: RunningServer) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
     try:
         connection.request("GET", "/selection_trace")
         response = connection.getresponse()

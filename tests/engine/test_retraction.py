@@ -175,7 +175,7 @@ class Watched:
         self.left |= ended
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TRAFFIC, st.integers(1, 6), st.integers(1, 24), st.integers(0, 2))
 def test_random_traffic_under_pressure_keeps_every_rule(
     traffic: list[Request], max_running: int, chunk_tokens: int, spare: int
@@ -191,7 +191,7 @@ def test_pressure_does_arise() -> None:
     assert watched.generated == dict.fromkeys(range(4), 40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TRAFFIC, st.integers(1, 6), st.integers(1, 24))
 def test_a_jump_of_stable_steps_equals_stepping(traffic: list[Request], max_running: int, chunk_tokens: int) -> None:
     stepping = Scheduler(Pages(), max_running, chunk_tokens)  # type: ignore[arg-type]

@@ -176,13 +176,13 @@ class Watched:
             assert chunk.is_last == (chunk.start + chunk.length == prompt_len)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TRAFFIC, st.integers(1, 6), st.integers(1, 40))
 def test_random_traffic_keeps_every_rule(traffic: list[Request], max_running: int, chunk_tokens: int) -> None:
     Watched(traffic, max_running, chunk_tokens).run()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(TRAFFIC, st.integers(1, 6), st.integers(1, 40))
 def test_a_jump_of_stable_steps_equals_stepping(traffic: list[Request], max_running: int, chunk_tokens: int) -> None:
     stepping = Scheduler(Budget(), max_running, chunk_tokens)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from running_server import CHAT, COMPLETIONS, CONTEXT, PROMPT, VOCAB, RunningServer, gated, wait_for
+from running_server import CHAT, COMPLETIONS, CONTEXT, PROMPT, VOCAB, RunningServer, gated, held_until, wait_for
 
 
 def text_of(chunks: list[dict[str, Any]], index: int = 0) -> str:
@@ -134,7 +134,7 @@ def test_many_streams_get_the_tokens_they_would_get_alone(server: RunningServer)
         for i in range(1, 13)
     ]
     alone = [text_of(server.stream(COMPLETIONS, body)) for body in bodies]
-    with ThreadPoolExecutor(len(bodies)) as pool:
+    with held_until(server, len(bodies)), ThreadPoolExecutor(len(bodies)) as pool:
         together = list(pool.map(lambda body: text_of(server.stream(COMPLETIONS, body)), bodies))
     assert together == alone
     assert server.engine.stats().peak_running == 3
@@ -185,7 +185,7 @@ def test_metrics_are_prometheus_and_count_what_was_done(server: RunningServer) -
 def test_the_first_token_is_prefills_also_in_a_step_that_decodes_others(server: RunningServer) -> None:
     """Else decode-only throughput counts tokens that no decode step made."""
     before = metrics(server)
-    with ThreadPoolExecutor(3) as pool:
+    with held_until(server, 3), ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda n: server.complete([n] * 30, n), (60, 50, 40)))
     grown = {name: value - before[name] for name, value in metrics(server).items()}
     assert grown["hisparse:decode_tokens_total"] == 59 + 49 + 39

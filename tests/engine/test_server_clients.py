@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from engine_cells import cell
-from running_server import COMPLETIONS, PROMPT, SERVER, Gate, RunningServer, gated, wait_for
+from running_server import COMPLETIONS, DEADLINE_S, PROMPT, SERVER, Gate, RunningServer, gated, held_until, wait_for
 
 from harness.schema import to_yaml
 
@@ -26,7 +26,9 @@ def hang_up(connection: socket.socket) -> None:
 
 
 def wait_until_dropped(server: RunningServer, gate: Gate, running: int, waiting: int) -> None:
-    """Steps are allowed one by one: the request must leave long before its own end."""
+    """Steps are allowed one by one: the request must leave long before its own end. None before the server has seen
+    that the client is gone, which may take it a while."""
+    wait_for(lambda: len(server.server._queues) == running + waiting, "the notice that a client is gone")
 
     def dropped() -> bool:
         if (server.engine.num_running, server.engine.num_waiting) == (running, waiting):
@@ -121,9 +123,11 @@ def test_dropping_ten_thousand_waiting_requests_is_quick(server: RunningServer) 
 def test_a_reader_that_stops_reading_holds_up_nobody(server: RunningServer) -> None:
     usage = {"include_usage": True, "continuous_usage_stats": True}
     body = {"prompt": [7], "max_tokens": 150, "ignore_eos": True, "stream": True, "stream_options": usage}
-    with server.open(COMPLETIONS, body) as slow:
-        wait_for(lambda: server.engine.num_running == 1, "the slow reader's start")
-        assert server.complete(PROMPT, 5)["usage"]["completion_tokens"] == 5
+    with held_until(server, 2), ThreadPoolExecutor(1) as pool:
+        slow = server.open(COMPLETIONS, body)
+        other = pool.submit(server.complete, PROMPT, 5)
+    with slow:
+        assert other.result()["usage"]["completion_tokens"] == 5
         wait_for(lambda: server.engine.num_running == 0, "the end of the slow reader's request")
         assert server.call("POST", "/flush_cache")[0] == 200  # its KV is free although it has read nothing
         received = b""
@@ -162,7 +166,7 @@ def test_an_engine_failure_ends_every_client_with_an_error(breakable: RunningSer
         wait_for(lambda: len(breakable.server._queues) == 8, "all requests' arrival")
         gate.allow()
         for answer in answers:
-            result = answer.result(30)
+            result = answer.result(DEADLINE_S)
             error = json.loads(result[-1]) if stream else result[1]
             assert error["error"]["type"] == "server_error"
             assert "the engine has failed" in error["error"]["message"]
@@ -198,7 +202,7 @@ def test_the_process_binds_to_loopback_and_ends_on_sigterm(tmp_path: Path) -> No
         assert [address.ip for address in listening] == ["127.0.0.1"]
         assert url == f"http://127.0.0.1:{listening[0].port}"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(DEADLINE_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from running_server import CHAT, COMPLETIONS, CONTEXT, PROMPT, VOCAB, RunningServer, gated, wait_for
+from running_server import CHAT, COMPLETIONS, CONTEXT, DEADLINE_S, PROMPT, VOCAB, RunningServer, gated, wait_for
 
 
 def assert_refused(server: RunningServer, answer: tuple[int, Any], status: int, *words: str) -> None:
@@ -186,13 +186,13 @@ def test_parsing_a_long_prompt_leaves_the_others_served(server: RunningServer, m
     def slow(raw: bytes) -> Any:
         if len(raw) > 50_000:
             parsing.set()
-            assert go_on.wait(30)
+            assert go_on.wait(DEADLINE_S)
         return parse(raw)
 
     monkeypatch.setattr(server.server._parser, "parse_completion", slow)
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(server.call, "POST", COMPLETIONS, {"prompt": "x" * 60_000})
-        assert parsing.wait(30)
+        assert parsing.wait(DEADLINE_S)
         assert server.complete("short", 3)["usage"]["completion_tokens"] == 3
         go_on.set()
         assert long.result()[0] == 400

@@ -48,7 +48,6 @@ def streamed(tokenizer: Any, ids: list[int]) -> str:
 
 
 @given(TEXT)
-@settings(deadline=None)
 def test_file_tokenizer_gives_text_back(small: FileTokenizer, text: str) -> None:
     ids = small.encode(text)  # the file's own truncation to 4 tokens is switched off
     assert ids[0] == 258
@@ -57,14 +56,14 @@ def test_file_tokenizer_gives_text_back(small: FileTokenizer, text: str) -> None
 
 
 @given(st.lists(st.integers(0, 258), max_size=60))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_any_ids_stream_to_what_they_decode_to(small: FileTokenizer, ids: list[int]) -> None:
     assert streamed(small, ids) == small.decode(ids)
 
 
 # Continuation and lead bytes mixed: the hard case for a window.
 @given(st.lists(st.sampled_from([*"é€😀".encode(), 0x41, 0xFF]), max_size=40))
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_broken_utf8_streams_to_what_it_decodes_to(small: FileTokenizer, data: list[int]) -> None:
     letter = {byte: small._backend.token_to_id(char) for char, byte in _byte_letters().items()}
     ids = [letter[byte] for byte in data]
@@ -84,7 +83,7 @@ CHUNKS = [bytes([byte]) for byte in "é€😀".encode()] + [
 
 @given(st.lists(st.sampled_from(CHUNKS), max_size=40))
 @example([b"\xff", b"\xff", b"\xff", b"\xe2", b"\x82", b"\xac\xe2", b"\x82", b"\xac"])
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_tokens_across_characters_stream_to_what_they_decode_to(chunks: list[bytes]) -> None:
     stream = _WindowStream(lambda ids: b"".join(chunks[i] for i in ids).decode("utf-8", "replace"))
     text = "".join([stream.push(i) for i in range(len(chunks))]) + stream.flush()

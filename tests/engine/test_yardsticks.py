@@ -62,7 +62,7 @@ def test_exact_topk_keeps_the_most_attention_any_selection_can(model: str) -> No
         assert length <= K or best < 0.99 * heads  # something is left out that the choice could have been wrong about
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=3),
     top_k=st.integers(1, 20),

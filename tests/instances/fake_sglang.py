@@ -20,7 +20,7 @@ HEALTHY_AT = time.monotonic() + 0.3
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         answers = {
-            "/health": lambda: (200 if time.monotonic() > HEALTHY_AT else 503, ""),
+            "/health": self._health,
             "/server_info": lambda: (200, json.dumps(INFO)),
             "/metrics": lambda: (200, METRICS),
             "/flush_cache": self._flush,
@@ -31,6 +31,11 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(code)
         self.end_headers()
         self.wfile.write(text.encode())
+
+    def _health(self) -> tuple[int, str]:
+        if os.environ.get("MODE") == "busy":  # it generates a token for it
+            time.sleep(6.0)
+        return 200 if time.monotonic() > HEALTHY_AT else 503, ""
 
     def _decode(self) -> tuple[int, str]:
         print("[2026-11-30 06:56:14] Decode batch, #running-req: 2, #token: 30, token usage: 0.00", flush=True)
@@ -60,7 +65,7 @@ def main() -> None:
     print("[2026-11-30 06:56:10] Decode batch, #running-req: 9, #token: 90, token usage: 0.00", flush=True)
     print("PYTHONPATH", os.environ.get("PYTHONPATH"), flush=True)
     if mode == "fatal":  # hangs after a fatal line, as a rank does whose peer has died
-        print("[t TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File", flush=True)
+        print("[t TP0] Scheduler hit an exception: Traceback (most recent call last):\n  File")
         print("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", flush=True)
         time.sleep(600)
     if mode == "usage":

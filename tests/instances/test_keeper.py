@@ -13,6 +13,7 @@ import pytest
 
 from harness.instances import keeper
 
+HANG_S = 240.0  # of whatever is waited for
 BUSY = """
 import os, subprocess, sys, time
 if os.fork() == 0:            # a daemon: another session, its parent gone
@@ -36,7 +37,7 @@ def keep(folder: Path, code: str) -> subprocess.Popen[bytes]:
 
 
 def started(folder: Path) -> list[psutil.Process]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + HANG_S
     while not all((folder / name).is_file() and (folder / name).read_text() for name in ("daemon", "child")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -44,7 +45,7 @@ def started(folder: Path) -> list[psutil.Process]:
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:
-    gone, alive = psutil.wait_procs(processes, timeout=10)
+    gone, alive = psutil.wait_procs(processes, timeout=HANG_S)
     assert not alive and len(gone) == 2
 
 
@@ -60,7 +61,7 @@ def test_nothing_stays(how: str, tmp_path: Path) -> None:
             kept.stdin.close()
         else:
             (tmp_path / "end").touch()
-        assert kept.wait(15) == (7 if how == "by itself" else 143)
+        assert kept.wait(HANG_S) == (7 if how == "by itself" else 143)
         assert_gone(processes)
     finally:
         kept.kill()
@@ -74,7 +75,7 @@ def test_one_that_ignores_sigterm_has_its_grace_and_no_more(tmp_path: Path) -> N
         processes = started(tmp_path)
         begin = time.monotonic()
         kept.terminate()
-        assert kept.wait(15) == 143
+        assert kept.wait(HANG_S) == 143
         assert time.monotonic() - begin >= 1.0
         assert_gone(processes)
     finally:
@@ -84,4 +85,24 @@ def test_one_that_ignores_sigterm_has_its_grace_and_no_more(tmp_path: Path) -> N
 
 def test_a_signal_is_said_as_shells_say_it(tmp_path: Path) -> None:
     kept = keep(tmp_path, "import os; os.kill(os.getpid(), 11)")
-    assert kept.wait(15) == 128 + 11
+    assert kept.wait(HANG_S) == 128 + 11
+
+
+@pytest.mark.parametrize("which", ["first", "second"])
+def test_one_of_its_two_processes_may_be_killed(which: str, tmp_path: Path) -> None:
+    kept = keep(tmp_path, BUSY)
+    try:
+        processes = started(tmp_path)
+        (second,) = psutil.Process(kept.pid).children()
+        if which == "first":  # as Ray does with the children of a worker that ends; its pipes close then
+            kept.kill()
+            assert kept.stdin is not None
+            kept.stdin.close()
+            second.wait(HANG_S)
+        else:
+            second.kill()
+            assert kept.wait(HANG_S) == 128 + 9
+        assert_gone(processes)
+    finally:
+        kept.kill()
+        kept.wait()

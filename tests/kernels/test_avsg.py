@@ -34,7 +34,7 @@ def cases(draw):
 
 
 @EVERY_BACKEND
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(case=cases(), block_threads=st.sampled_from([32, 96]))
 def test_random_steps(backend, case, block_threads):
     """Equal to the torch formulation bit by bit; slots given to a step's tokens hold their positions to its end."""

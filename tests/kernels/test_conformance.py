@@ -35,7 +35,7 @@ def cases(draw):
 
 
 @EVERY_BACKEND
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(case=cases())
 def test_random_steps_equal_the_rules(backend, case):
     case.device = device_of(backend)

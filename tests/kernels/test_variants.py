@@ -22,7 +22,7 @@ def run_variant(flags, tmp_path):
     command = ["g++", "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags, str(SOURCE), "-o", str(program)]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
     assert compiled.returncode == 0, compiled.stderr
-    return subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=240)
+    return subprocess.run([str(program)], capture_output=True, text=True, check=False, timeout=1400)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

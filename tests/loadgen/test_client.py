@@ -154,13 +154,13 @@ def test_prompts_of_200k_tokens(base_url, endpoint):
 
 def test_a_long_cumulative_response_is_kept_short(base_url):
     """600 tokens of `/generate` are 1.3 MB on the wire, every event with all that came before."""
-    with paced_server("plain", 5.0, 0.5) as url:
+    with paced_server("plain", 5.0, 2.0) as url:
         records, _, _ = drive(f"{url}/plain", count=1, endpoint="generate", output_len=600)
     record = records["0"]
     assert record.error is None
     assert record.output_text == "".join(f" w{token}" for token in range(600))
     assert sum(record.chunk_tokens) == 600
-    assert len(record.chunk_tokens) > 100
+    assert len(record.chunk_tokens) > 20  # 600 where no event is read together with another
 
 
 def test_only_the_newest_of_cumulative_events_is_kept_whole():

@@ -112,8 +112,8 @@ def test_a_closed_loop_ends_by_time_and_lets_what_runs_end():
     assert max(sent) <= start + 0.2
 
 
-def run_open(due_s, limit, hold_s):
-    """(turn, when it was sent) of every request, each taking `hold_s`."""
+def run_open(due_s, limit, hold_s, together=1):
+    """(turn, when it was sent) of every request, each taking `hold_s`, and longer until so many have run at once."""
     seen, running, peak = [], 0, 0
 
     async def send(turn):
@@ -122,6 +122,8 @@ def run_open(due_s, limit, hold_s):
         running += 1
         peak = max(peak, running)
         await asyncio.sleep(hold_s)
+        while peak < together:
+            await asyncio.sleep(0.001)
         running -= 1
         return time.perf_counter()
 
@@ -132,7 +134,7 @@ def run_open(due_s, limit, hold_s):
 
 def test_an_open_loop_does_not_wait_for_answers():
     due_s = [0.0, 0.02, 0.02, 0.05]
-    start, seen, peak = run_open(due_s, limit=10, hold_s=0.3)
+    start, seen, peak = run_open(due_s, limit=10, hold_s=0.1, together=4)
     assert peak == 4
     assert [turn.number for turn, _ in seen] == [0, 1, 2, 3]
     assert [turn.scheduled_s - start for turn, _ in seen] == pytest.approx(due_s)

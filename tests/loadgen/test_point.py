@@ -153,7 +153,7 @@ def test_an_open_loop_against_a_server(paced):
     due_s = [0.0, 0.05, 0.06, 0.2]
 
     async def point():
-        async with paced.Server(paced.Scenario(first_s=0.3, step_s=0.01)) as server:
+        async with paced.Server(paced.Scenario(first_s=0.1, step_s=0.01, together=range(4))) as server:
             whole = PointLoad(
                 base_url=server.base_url,
                 model="m",
@@ -175,7 +175,7 @@ def test_an_open_loop_against_a_server(paced):
 
 def test_two_shares_begin_together_and_make_one_point(paced):
     async def both():
-        async with paced.Server(paced.Scenario(first_s=0.1, step_s=0.005)) as server:
+        async with paced.Server(paced.Scenario(first_s=0.1, step_s=0.005, together=range(4))) as server:
             whole = PointLoad(
                 base_url=server.base_url, model="m", prompts=paced.prompts(8), concurrency=4, load=paced.limits()
             )

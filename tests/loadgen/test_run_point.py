@@ -7,6 +7,7 @@ import pickle
 import time
 
 import pytest
+from paced_process import undisturbed
 
 from harness.loadgen.run import PointLoad, run_point
 from harness.records import CLIENT_MEASURES, Status
@@ -48,22 +49,28 @@ def assert_reads_the_truth(result, server, *, output_len, ttft_shift_ms=0.0):
     ],
 )
 def test_reads_the_truth(paced, scenario, source):
-    result, server = paced.run(paced.Scenario(**scenario), output_len=16)
-    assert (result.status, result.reason, result.count_source) == (Status.OK, None, source)
-    assert_reads_the_truth(result, server, output_len=16)
-    assert set(result.measures) == set(CLIENT_MEASURES)
-    assert result.measures["lag_p99_ms"] >= 0
+    def check():
+        result, server = paced.run(paced.Scenario(**scenario), output_len=16)
+        assert (result.status, result.reason, result.count_source) == (Status.OK, None, source)
+        assert_reads_the_truth(result, server, output_len=16)
+        assert set(result.measures) == set(CLIENT_MEASURES)
+        assert result.measures["lag_p99_ms"] >= 0
+
+    undisturbed(check)
 
 
 @pytest.mark.parametrize("usage", ["continuous", "final"])
 def test_several_tokens_per_chunk(paced, usage):
-    result, server = paced.run(paced.Scenario(tokens_per_chunk=4, usage=usage), output_len=32)
-    assert result.status is Status.OK
-    assert all(r.chunk_tokens == [4] * 8 for r in result.requests)
-    # The wire brings the first four tokens together, 3 steps after the first was made.
-    shift = 3 * truth_ms(server)["tpot"]
-    assert result.measures["mean_ttft_ms"] == pytest.approx(truth_ms(server)["ttft"] + shift, abs=NEAR_MS)
-    assert result.measures["mean_itl_ms"] == pytest.approx(truth_ms(server)["tpot"], rel=0.2)
+    def check():
+        result, server = paced.run(paced.Scenario(tokens_per_chunk=4, usage=usage), output_len=32)
+        assert result.status is Status.OK
+        assert all(r.chunk_tokens == [4] * 8 for r in result.requests)
+        # The wire brings the first four tokens together, 3 steps after the first was made.
+        shift = 3 * truth_ms(server)["tpot"]
+        assert result.measures["mean_ttft_ms"] == pytest.approx(truth_ms(server)["ttft"] + shift, abs=NEAR_MS)
+        assert result.measures["mean_itl_ms"] == pytest.approx(truth_ms(server)["tpot"], rel=0.2)
+
+    undisturbed(check)
 
 
 @pytest.mark.parametrize("scenario", [{"text_held": 16, "usage": "final"}, {"text_held": 16, "keep_count_held": True}])
@@ -82,7 +89,7 @@ def test_a_late_client_and_miscounted_prompts_make_it_invalid(paced):
 
 
 def test_n_and_c_are_honoured_and_warmup_is_apart(paced):
-    result, server = paced.run(paced.Scenario(step_s=0.003), requests=20, concurrency=5, warmup=3)
+    result, server = paced.run(paced.Scenario(step_s=0.003, together=range(3, 8)), requests=20, concurrency=5, warmup=3)
     assert server.max_running == 5
     assert len(server.truths) == 23
     assert len(result.requests) == result.measures["completed"] == 20
@@ -96,7 +103,7 @@ def test_n_and_c_are_honoured_and_warmup_is_apart(paced):
 
 
 def test_more_workers_than_a_default_connection_pool(paced):
-    result, server = paced.run(paced.Scenario(first_s=1.0), requests=128, concurrency=128, output_len=2)
+    result, server = paced.run(paced.Scenario(together=range(128)), requests=128, concurrency=128, output_len=2)
     assert server.max_running == 128
     assert result.status is Status.OK
 
@@ -152,7 +159,7 @@ def test_stopping_closes_every_connection(paced):
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            deadline = time.monotonic() + 5
+            deadline = time.monotonic() + 60
             while server.running and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
             return server

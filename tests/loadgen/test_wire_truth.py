@@ -62,13 +62,7 @@ def assert_near(ours, true, names):
 
 
 def check_truth(base_url, name, endpoint, concurrency):
-    """As `check_once`, which a machine busy with something else may disturb: one of four must be undisturbed."""
-    for tries_left in (3, 2, 1, 0):
-        try:
-            return check_once(base_url, name, endpoint, concurrency)
-        except AssertionError:
-            if not tries_left:
-                raise
+    paced_process.undisturbed(lambda: check_once(base_url, name, endpoint, concurrency))
 
 
 def check_once(base_url, name, endpoint, concurrency):
@@ -125,7 +119,8 @@ def test_times_that_are_not_on_the_wire_are_said_to_be(base_url, endpoint, name)
 @pytest.fixture(scope="module")
 def failures(base_url):
     """What came of two requests of every failing scenario on every endpoint, all at once: mostly they wait."""
-    limits = paced_process.limits(first_token_timeout_s=1.0, idle_timeout_s=0.5)
+    # longer than a busy machine takes for the answers that do come
+    limits = paced_process.limits(first_token_timeout_s=8.0, idle_timeout_s=6.0)
 
     async def drive_all():
         cases = [(name, endpoint) for name in WRONG for endpoint in ENDPOINTS]

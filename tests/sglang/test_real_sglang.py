@@ -14,7 +14,7 @@ from sweep_process import SweepProcess, assert_nothing_left
 from harness.records import Status
 from harness.store import read_env, read_requests, read_rows
 
-INPUT, OUTPUT = 48, 24
+INPUT, OUTPUT = 48, 96  # long enough for all of a point to meet, however slowly they are sent
 OURS = {"PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}"}
 
 
@@ -24,7 +24,7 @@ def overrides(python: str, env: dict[str, str], results: Path, *more: str) -> li
         *("experiment=quickstart", "engine=sglang", "selector=dense", "offload=full_kv", "tracker=none"),
         *(f"engine.python={python}", f"engine.env=[{listed}]", f"results_dir={results}", "engine.context_len=512"),
         *("engine.device_kv_budget=2MiB", "engine.host_kv_budget=0", "engine.prefill_chunk_tokens=256"),
-        *("engine.memory_fraction=0.1", "engine.start_timeout_s=240"),
+        *("engine.memory_fraction=0.1", "engine.start_timeout_s=1200"),
         *(f"workload.input_len={INPUT}", f"workload.output_len={OUTPUT}", "load.concurrencies=[1,3]", *more),
         "load.requests_per_worker=2",
     ]
@@ -39,7 +39,7 @@ def sweep(
     model = ["model=qwen3_tiny", *shape(tiny_model)]
     run = SweepProcess(home, overrides(sglang_python, cpu_env, home / "results", *model), env=OURS)
     try:
-        assert run.end(290) == 0, run.said()
+        assert run.end() == 0, run.said()
         yield run, home / "results" / "quickstart"
     finally:
         run.kill_all()
@@ -113,7 +113,7 @@ def test_a_bad_flag_is_reported_in_sglangs_words(sglang_python: str, cpu_env: di
     more = ["model=qwen3_tiny", "engine.server_args=['--no-such-flag 3']", "load.concurrencies=[1]"]
     run = SweepProcess(tmp_path, overrides(sglang_python, cpu_env, results, *more), env=OURS)
     try:
-        assert run.end(200) == 1, run.said()
+        assert run.end() == 1, run.said()
         (row,) = read_rows(results / "quickstart").to_dict("records")
         assert row["status"] == Status.FAILED.value
         assert "unrecognized arguments: --no-such-flag 3" in row["reason"], row["reason"]

@@ -56,7 +56,7 @@ def test_streamed_staging_is_bound_by_slots_or_by_the_host() -> None:
     lengths=st.lists(st.tuples(st.integers(1, 40000), st.integers(1, 8000)), min_size=1, max_size=30),
     leaves=st.lists(st.integers(0, 29), max_size=30),
 )
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=35)
 def test_admission_equals_counting_from_scratch(lengths: list[tuple[int, int]], leaves: list[int]) -> None:
     """After any admissions, first decode steps and ends, a request enters if and only if recounted bytes allow it."""
     rule = make_pools(GLM52)

@@ -44,7 +44,7 @@ def _run(config: Config, asked: list[Asked], kind: str, jump: bool) -> Simulated
 
 
 @given(asked=ASKED, system=st.sampled_from(SYSTEMS), kind=st.sampled_from(["closed", "open"]))
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=35)
 def test_jumping_is_stepping_to_the_bit(asked: list[Asked], system: str, kind: str) -> None:
     jumped, stepped = (_run(CELLS[system], asked, kind, jump) for jump in (True, False))
     slow = {r.request_id: r for r in stepped.requests}
@@ -57,7 +57,7 @@ def test_jumping_is_stepping_to_the_bit(asked: list[Asked], system: str, kind: s
 
 
 @given(asked=ASKED, system=st.sampled_from(SYSTEMS), kind=st.sampled_from(["closed", "open"]))
-@settings(max_examples=35, deadline=None)
+@settings(max_examples=35)
 def test_tokens_are_conserved_and_littles_law_holds(asked: list[Asked], system: str, kind: str) -> None:
     point = _run(CELLS[system], asked, kind, jump=True)
     assert _totals(point.requests) == {f"request-{n:05d}": a.output_len for n, a in enumerate(asked)}
@@ -112,7 +112,7 @@ def test_more_fetching_never_helps() -> None:
 
 
 @given(st.sampled_from(SYSTEMS), st.integers(1, 5), st.integers(1, 4), st.integers(1, 30000), st.integers(1, 60))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_one_rank_stands_for_all(system: str, workers: int, rounds: int, input_len: int, output_len: int) -> None:
     config = copy.deepcopy(CELLS[system])
     config.workload.input_len, config.workload.output_len = input_len, output_len
@@ -126,7 +126,7 @@ def test_one_rank_stands_for_all(system: str, workers: int, rounds: int, input_l
 
 
 @given(asked=ASKED, rule=st.sampled_from(list(AdmissionRule)))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_admission_rule_ends_every_request(asked: list[Asked], rule: AdmissionRule) -> None:
     config = copy.deepcopy(CELLS["hisparse_sync"])
     config.engine.admission = rule

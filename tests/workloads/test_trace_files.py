@@ -54,7 +54,7 @@ def write(path: Path, streams: dict[tuple[int, int], Steps], *, ordered: bool = 
     return path
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**9), ordered=st.booleans(), duplicates=st.booleans(), cut=st.integers(1, 90))
 def test_what_is_written_comes_back(
     tmp_path_factory: pytest.TempPathFactory, seed: int, ordered: bool, duplicates: bool, cut: int

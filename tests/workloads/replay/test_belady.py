@@ -35,7 +35,7 @@ def least_misses(rows, seq_lens, slots, tail, tokens):
     return best(0, frozenset(range(max(old - slots, 0), old)) if tail else frozenset())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     seed=st.integers(0, 2**31),
     k=st.integers(1, 3),
@@ -52,7 +52,7 @@ def test_belady_equals_a_search_over_all_choices(seed, k, spare, length, steps, 
     assert misses.sum() == least_misses(*s.lists, s.slots, tail, tokens)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(s=small_streams(max_tokens=3))
 def test_belady_selects_the_same_and_misses_no_more(s):
     results = _all(s)

@@ -14,7 +14,7 @@ from streams import Small, make, small_streams
 from workloads.replay import POLICIES, Lane, ReplayConfig, replay_stream
 
 EXACT = sorted(set(POLICIES) - {"avsg"})  # avsg may lose mappings, so that it misses what it holds
-QUICK = settings(max_examples=60, deadline=None)
+QUICK = settings(max_examples=60)
 
 
 def replayed(s: Small, policy: str, slots: int | None = None, **options):
@@ -27,7 +27,7 @@ def wanted(s: Small, row: int) -> set[int]:
 
 
 @pytest.mark.parametrize("policy", MODELS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(s=small_streams(max_tokens=3))
 def test_every_row_equals_the_model(policy, s):
     expected = drive(MODELS[policy](s.slots), *s.lists, tail=s.tail, tokens=s.tokens)
@@ -46,7 +46,7 @@ def test_streams_of_many_positions_equal_the_model(policy):
         assert list(zip(selected.tolist(), misses.tolist(), strict=True)) == expected, f"seed {seed}"
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(s=small_streams())
 def test_lru_equals_the_engines_operations(s):
     """Against append and match as an engine calls them, in their torch formulation."""
