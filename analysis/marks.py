@@ -1,7 +1,8 @@
 """Published values as stars in the figures: where a paper ran the group's model, platform and input length.
 
 A star over concurrency lies at the paper's concurrency, or at ours of the best throughput for a published peak. In the
-latency panels, whose other axis is throughput, it lies at our throughput at the paper's concurrency.
+latency panels, whose other axis is throughput, it lies at the paper's throughput at that concurrency, or at ours where
+the paper gives none.
 """
 
 from __future__ import annotations
@@ -34,11 +35,13 @@ def over_concurrency(axes: Axes, group: Group, measure: str) -> None:
 
 
 def over_throughput(axes: Axes, group: Group, measure: str) -> None:
-    """Stars of a latency against our throughput at the same concurrency."""
+    """Stars of a latency against throughput at the same concurrency: the paper's, else ours."""
+    theirs = {(index, concurrency): rate for index, concurrency, rate in _found(group, "output_throughput")}
     for index, concurrency, value in _found(group, measure):
         line = group.line(index, "output_throughput", measure)
         ours = line[line["concurrency"] == concurrency]["output_throughput"]
-        _star(axes, group, index, float(ours.iloc[0]) if len(ours) else None, value)
+        at = theirs.get((index, concurrency), float(ours.iloc[0]) if len(ours) else None)
+        _star(axes, group, index, at if len(ours) else None, value)
 
 
 def peak(group: Group, index: int) -> float | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -224,7 +224,7 @@ def _sensitivity(chosen: Outcome, say: Console) -> None:
 def _trust(chosen: Outcome, say: Console) -> None:
     """Where the numbers come from."""
     costs, config = chosen.config.platform.costs, chosen.config
-    for key in ("layer_s", "prefill_efficiency", "attention_efficiency", "worker_rate", "link_rate"):
+    for key in (f.name for f in fields(costs)):
         scalar = getattr(costs, key)
         if scalar.value is not None:
             say.print(f"{key} {scalar.value:.3g}: {scalar.source}", style="dim")

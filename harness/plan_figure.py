@@ -31,8 +31,11 @@ def draw(full: Config, offload: Config, over: str, out: Path, slots: list[int]) 
         at = [x for x, _ in points]
         throughput.plot(at, [run.throughput for _, run in points], marker="o", label=words)
         tpot.plot(at, [run.tpot_s * 1e3 for _, run in points], marker="o", label=words)
+    marked = sorted({x for points in lines.values() for x, _ in points})
     for axes, words in ((throughput, "Output throughput (tokens/s)"), (tpot, "Mean TPOT (ms)")):
         axes.set_xscale("log", base=2)
+        axes.set_xticks(_apart(marked), labels=[f"{x:,.0f}" for x in _apart(marked)])
+        axes.minorticks_off()
         axes.set_xlabel(over)
         axes.set_ylabel(words)
         axes.set_ylim(bottom=0)
@@ -46,3 +49,12 @@ def draw(full: Config, offload: Config, over: str, out: Path, slots: list[int]) 
         figure.savefig(out, dpi=150)
     except OSError as error:
         raise ValueError(f"--out {out}: {error.strerror}: choose a file to write") from error
+
+
+def _apart(values: list[float]) -> list[float]:
+    """Those of ascending values that leave room for the label of the one before on a logarithmic axis."""
+    found: list[float] = []
+    for value in values:
+        if not found or value >= 1.3 * found[-1]:
+            found.append(value)
+    return found

@@ -3,7 +3,7 @@
 Each point behind a row is simulated with room for one request of a rank less, as it is, and one more, and with N = C,
 2C and 4C requests. The papers state neither; where a column differs much from `as is`, the row says little about the
 rest of the model. Peaks are taken at the concurrency that is best as it is. The command writes nothing; a sweep
-`keep`s the same for its report.
+`keep`s the same for its report, and takes from its own rows what they have as it is.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from rich.console import Console
 
 from analysis import beside_papers, comparison
 from analysis.tables import Fitted
+from harness import store
 from harness.config import load_cells
+from harness.identity import cell_id
 from harness.loadgen.samples import observe
 from harness.records import Status
 from harness.schema import Config, EngineKind
@@ -126,9 +128,15 @@ def _rate(tokens: float | None, seconds: float | None) -> float | None:
     return tokens / seconds if tokens and seconds else None
 
 
-def sensitivity(cells: Sequence[Config], variants: Sequence[Variant] = VARIANTS) -> pd.DataFrame:
-    """Published rows that these cells cover: `comparison.standing`'s columns, and one of errors for each variant."""
-    table, as_is = comparison.standing(), rows_of(cells, AS_IS)
+def sensitivity(
+    cells: Sequence[Config], variants: Sequence[Variant] = VARIANTS, as_is: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Published rows that these cells cover: `comparison.standing`'s columns, and one of errors for each variant.
+
+    as_is: what `rows_of` gives for AS_IS, where that is known already.
+    """
+    table = comparison.standing()
+    as_is = rows_of(cells, AS_IS) if as_is is None else as_is
     if as_is.empty:
         return table[:0]
     only = _wanted(as_is)
@@ -147,9 +155,21 @@ def keep(cells: Sequence[Config], folder: Path) -> None:
         for cell in cells
         if cell.engine.kind is EngineKind.simulated and cell.model.name in models and cell.platform.name in platforms
     ]
-    table = sensitivity(mine) if mine else pd.DataFrame()
+    table = sensitivity(mine, as_is=_swept(mine, folder)) if mine else pd.DataFrame()
     if len(table):
         table.to_csv(folder / beside_papers.FILE, index=False)
+
+
+def _swept(cells: Sequence[Config], folder: Path) -> pd.DataFrame | None:
+    """What the sweep has just simulated, as `rows_of` gives it; None where a point is not there, or not with N = C."""
+    rows = store.read_rows(folder)
+    rows = rows[(rows["num_requests"] == rows["concurrency"]) & (rows["repeat"] == 0)]
+    ids = {cell_id(cell): index for index, cell in enumerate(cells)}
+    rows = rows[rows["cell_id"].isin(ids)]
+    if len(rows) < sum(len(set(cell.load.concurrencies)) for cell in cells):
+        return None
+    rows = rows[rows["status"] == Status.OK.value]  # what does not fit has a row that says so
+    return rows.assign(cell=rows["cell_id"].map(ids))[[*_COLUMNS, "cell"]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

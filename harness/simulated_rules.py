@@ -13,7 +13,8 @@ from harness.units import show_bytes
 
 AUTO = "auto"  # a budget that the platform implies
 _OWN_KEYS = ("memory_fraction", "host_fraction", "data_parallel", "host_to_device_ratio", "staging")
-_NEEDED = ("memory_bandwidth", "flops", "costs.layer_s", "costs.attention_efficiency", "costs.prefill_efficiency")
+_FITTED = ("costs.layer_s", "costs.attention_efficiency", "costs.prefill_efficiency")
+_NEEDED = ("memory_bandwidth", "flops", "multiprocessors", *_FITTED)
 _NEEDED_TO_FETCH = ("costs.worker_rate",)
 
 

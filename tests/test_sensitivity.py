@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
-from analysis.beside_papers import hangs_on
+import harness.sensitivity
+from analysis.beside_papers import FILE, hangs_on
+from harness import __main__ as harness_main
 from harness.config import load_cells
+from harness.schema import Config
 from harness.sensitivity import AS_IS, VARIANTS, Variant, main, rows_of, sensitivity, with_room
+from harness.simulation.load import closed_loop
+from harness.simulation.point import SimulatedPoint
 from harness.simulation.pools import capacity
 
 (CELL,) = load_cells(["experiment=fig8", "offload=full_kv"])
@@ -51,3 +58,19 @@ def test_a_variant_that_no_cell_has_leaves_its_column_empty() -> None:
     table = sensitivity(cells, VARIANTS[1:3])
     assert table["n+1"].isna().all()
     assert table["as is"].notna().any()
+
+
+def test_a_sweep_keeps_what_its_rows_say_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its points are not simulated once more, and give what simulating them does."""
+    chosen, calls = ["experiment=fig8", "offload=full_kv", "load.concurrencies=[8,16]"], []
+
+    def counted(config: Config, concurrency: int, num_requests: int) -> SimulatedPoint:
+        calls.append((concurrency, num_requests))
+        return closed_loop(config, concurrency, num_requests)
+
+    monkeypatch.setattr(harness.sensitivity, "closed_loop", counted)
+    assert harness_main.main([*chosen, "tracker=none", f"results_dir={tmp_path}"]) == 0
+    assert sorted(calls) == [(8, 8), (8, 8), (8, 16), (8, 32), (16, 16), (16, 16), (16, 32), (16, 64)]
+    kept = pd.read_csv(tmp_path / "fig8" / FILE)
+    simulated = sensitivity(load_cells(chosen), (AS_IS,))
+    assert kept["as is"].tolist() == pytest.approx(simulated["as is"].tolist())

@@ -46,7 +46,10 @@ class CostConfig:
     request_s: Scalar = field(default_factory=Scalar)
     """Seconds of a decode step per request of a rank, beyond the terms below; null: none."""
     attention_efficiency: Scalar = field(default_factory=Scalar)
-    """Decode attention over selected records, as a share of the peak for the records' dtype."""
+    """Decode attention over selected records, as a share of the peak, for the records' dtype, of the multiprocessors
+    that it runs on."""
+    memory_efficiency: Scalar = field(default_factory=Scalar)
+    """Reading weights, records and selection state, as a share of `memory_bandwidth`; null: all of it."""
     prefill_efficiency: Scalar = field(default_factory=Scalar)
     """Prefill, as a share of the peak of each of its parts."""
     worker_rate: Scalar = field(default_factory=Scalar)
@@ -125,6 +128,8 @@ class PlatformConfig:
     """Dense floating-point operations a second of one device, for weights and records of two bytes or more."""
     flops_fp8: float | None = None
     """For weights of one byte; null where it has none: they then run at `flops`."""
+    multiprocessors: int | None = None
+    """Of one device: blocks of a kernel that fill one each run at once, and no more."""
     host_link: int | str | None = None
     """Bytes a second from the host to one device, one direction."""
     host_memory: int | str | None = None

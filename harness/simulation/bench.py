@@ -93,7 +93,8 @@ def beside_vidur(python: Path) -> dict[str, float]:
     asked = [Asked(int(SPEC["prompt"]), int(SPEC["output"]))] * len(times)
     ends: list[float] = []
     ours = _timed(lambda: ends.extend(r.end_s or 0.0 for r in simulate(config, asked, GivenTimes(times)).requests))
-    sheet = {"flops": config.platform.flops, "bandwidth": config.platform.memory_bandwidth}
+    bandwidth = float(config.platform.memory_bandwidth or 0) * (costs.memory_efficiency.value or 1.0)
+    sheet = {"flops": config.platform.flops, "bandwidth": bandwidth}
     fitted = {"attention": costs.attention_efficiency.value, "layer_ms": 1e3 * (costs.layer_s.value or 0.0)}
     fitted["prefill"] = costs.prefill_efficiency.value or 1.0
     script = Path(__file__).with_name("bench_vidur.py")

@@ -5,13 +5,15 @@ platform's `costs` give the few scalars that neither does, each with its source.
 rank computes alone is that of the busiest one.
 
 A decode step: the weights it reads (experts by how many of them the batch uses) or the operations on them, whichever
-is longer; attention to the selected records; the indexer over the context; a fixed part per layer and one per
-request; and the misses' copies that nothing hides (HiSparse, sections 3.4 and 3.5). A prefill step: each part over
-the peak of its own precision, with one efficiency for all; beside it the copies of the new records to the host.
+is longer; attention to the selected records, a block of the kernel for each request (or 64 of its heads) on a
+multiprocessor of its own; the indexer over the context; a fixed part per layer and one per request; and the misses'
+copies that nothing hides (HiSparse, sections 3.4 and 3.5). A prefill step: each part over the peak of its own
+precision, with one efficiency for all; beside it the copies of the new records to the host.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +26,9 @@ from harness.schema import Config, OffloadSystem, Prefetch, Scalar, Staging
 from harness.simulation.misses import Floats, MissTable, miss_table
 from harness.simulation.work import Work, work_of
 
-REPLAY_BLOCKS = 4  # thread blocks that copy a recorded plan into a shared layer, whatever the batch (SGLang 0.5.23)
+# SGLang 0.5.23: whatever the batch, 4 blocks of 1024 threads copy a recorded plan into a shared layer; the block of a
+# request that fetches for itself has 960. Each warp has a record under way, so that a block's rate goes by its threads.
+REPLAY_WORKERS = 4 * 1024 / 960
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +101,6 @@ class StepCosts:
         self._offload = config.offload
         self._full_pages = engine.staging is Staging.full_pages
         self._layers = config.model.num_layers
-        self._bandwidth = float(platform.memory_bandwidth or 0)
         self._coverage = model_size(config.model).coverage
         self._flops = float(platform.flops or 0)
         small = (config.model.weight_bytes or 2) <= 1 and platform.flops_fp8
@@ -105,6 +108,8 @@ class StepCosts:
         small_index = (config.model.index_dtype or config.model.dtype).num_bytes == 1 and platform.flops_fp8
         self._index_flops = float(platform.flops_fp8 or 0) if small_index else self._flops
         costs = platform.costs
+        self._processors = platform.multiprocessors or 1
+        self._bandwidth = float(platform.memory_bandwidth or 0) * (costs.memory_efficiency.value or 1.0)
         self._layer_s, self._request_s = _value(costs.layer_s), _value(costs.request_s)
         self._attention = self._flops * _value(costs.attention_efficiency)
         self._prefill_efficiency = _value(costs.prefill_efficiency)
@@ -180,11 +185,19 @@ class StepCosts:
     def _attend(self, requests: float, positions: Floats, selected: Floats | float) -> Floats:
         """Attention of a rank's requests: selected records, and what csa attends to beside them."""
         w = self.work
-        flops = requests * (selected * w.pair_flops + w.local_flops)
+        flops = selected * w.pair_flops + w.local_flops  # of one request
         if w.longer_flops:
-            flops = flops + positions * w.longer_flops
+            flops = flops + positions / requests * w.longer_flops
         read = requests * selected * w.record_bytes * w.layers
-        return np.maximum(flops / self._attention, read / self._bandwidth)
+        return np.maximum(flops * self._rounds(requests) / self._attention, read / self._bandwidth)
+
+    def _rounds(self, requests: float) -> float:
+        """Attention of so many requests, in times of one that had the whole device. Each block has a multiprocessor
+        for itself, so that few requests take as long as one, and most of the device is idle meanwhile."""
+        blocks = self.work.attention_blocks
+        if math.isinf(blocks):
+            return requests
+        return math.ceil(requests * math.ceil(blocks) / self._processors) * self._processors / blocks
 
     def _index(self, positions: Floats) -> Floats:
         w = self.work
@@ -212,7 +225,7 @@ class StepCosts:
         w = self.work
         if not self._fetches or self._offload.prefetch is not Prefetch.exact or w.anchors == w.layers:
             return w.layers * fetch
-        replayed = fetch * self._rate(most) / self._rate(REPLAY_BLOCKS)
+        replayed = fetch * self._rate(most) / self._rate(REPLAY_WORKERS)
         lacking = np.maximum(0.0, replayed - compute / self._layers)
         joined = np.where(fetch > 0, self._join_s, 0.0)
         return w.anchors * fetch + (w.layers - w.anchors) * (lacking + joined)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from harness.engine.footprint import Footprint
@@ -9,6 +10,7 @@ from harness.model_sizes import expert_bytes, model_size, rank_devices, weight_b
 from harness.schema import Config, Family, ModelConfig, SelectorKind
 from harness.simulation.pools import state_bytes_per_token
 
+_BLOCK_HEADS = 64
 _SPARSE_PREFILL = (SelectorKind.dsa, SelectorKind.nsa)  # trained so; the others select in decode only
 
 
@@ -23,6 +25,7 @@ class Work:
     pair_flops: float  # attention of one token to one record, in all managed layers, per device of the rank
     local_flops: float  # csa: attention of one token to the window of every layer, per device of the rank
     longer_flops: float  # csa: likewise to the entries of longer spans, per position of the context
+    attention_blocks: float  # thread blocks that one request's decode attention in a layer fills; inf: a whole device
     index_flops: float  # indexer: one token against one position of the context, per device of the rank
     state_bytes: float  # selection state read by a decode step per position of the context, per device of the rank
     record_bytes: int  # one record in one layer
@@ -46,6 +49,7 @@ def work_of(config: Config) -> Work:
         pair_flops=_pair_flops(model) * footprint.num_layers / rank,
         local_flops=_pair_flops(model) * (model.window or 0) * model.num_layers / rank,
         longer_flops=_pair_flops(model) * _longer_entries(model) / rank,
+        attention_blocks=_attention_blocks(model, rank),
         index_flops=_index_flops(config) / rank,
         state_bytes=state_bytes_per_token(config) / rank,
         record_bytes=footprint.record_bytes,
@@ -65,6 +69,12 @@ def _pair_flops(model: ModelConfig) -> float:
         return 2.0 * model.num_heads * (2 * model.kv_lora_rank + model.qk_rope_head_dim)
     assert model.head_dim is not None
     return 2.0 * model.num_heads * 2 * model.head_dim
+
+
+def _attention_blocks(model: ModelConfig, rank: float) -> float:
+    """FlashMLA's sparse kernel over 16-bit records, which SGLang decodes with, gives each 64 heads of a token a block
+    and does not split a selection (csrc/sm90/prefill/sparse there); fewer heads take as long. Kernels for GQA split."""
+    return math.inf if model.family is Family.gqa else model.num_heads / rank / _BLOCK_HEADS
 
 
 def _longer_entries(model: ModelConfig) -> float:

@@ -13,8 +13,8 @@ from harness.config import load_cells
 from harness.engine.footprint import Footprint
 from harness.overrides import config_dir
 from harness.schema import Config
+from harness.simulation.costs import RankBatch, StepCosts
 from harness.simulation.load import simulate_point
-from harness.simulation.work import work_of
 
 PLATFORMS = ("h200x8", "b200x2", "gh200", "h100x8", "a100x8")
 MEASURE = {"mean_ttft": "mean_ttft_ms", "mean_tpot": "mean_tpot_ms"}
@@ -59,13 +59,10 @@ def test_a_fitted_scalar_gives_its_row(platform: str, key: str) -> None:
 
 
 def test_the_attention_kernel() -> None:
-    """60 us per layer at a batch of 8 (section 4.4)."""
+    """60 us per layer at a batch of 8 (section 4.4): eight requests at once, on a multiprocessor each."""
     config = _cells("fig8")["full_kv"]
-    work, platform = work_of(config), config.platform
-    flops = 8 * 2048 * work.pair_flops / work.layers
-    share = platform.costs.attention_efficiency.value
-    assert share is not None and platform.flops is not None
-    assert flops / (platform.flops * share) == pytest.approx(60e-6, rel=0.005)
+    terms = StepCosts(config).decode([RankBatch(8, 8 * 32768)] * 8, 1)
+    assert terms.attention == pytest.approx(78 * 60e-6, rel=0.005)
 
 
 def test_the_link_of_gh200() -> None:

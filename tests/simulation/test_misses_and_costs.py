@@ -44,15 +44,40 @@ def test_a_decode_step_by_hand() -> None:
     terms = StepCosts(CELLS["hisparse_sync"]).decode([RankBatch(2, 65536)] * 8, 1)
     coverage = 1 - (1 - 8 / 256) ** 16
     weights = 13.07e9 + (3.63e9 + coverage * 724.8e9) / 8 + 2 * 0.95e9 / 8
-    assert terms.weights == pytest.approx(weights / 4.8e12, rel=0.01)
-    flops = 2 * 2048 * 78 * 64 * (576 + 512) * 2
-    assert terms.attention == pytest.approx(flops / (989e12 * 0.0384), rel=0.01)
-    assert terms.indexer[0] == pytest.approx(65536 * 21 * 128 / 4.8e12, rel=0.01)
-    assert terms.fixed == pytest.approx(78 * 210.2e-6)
+    bandwidth = 0.896 * 4.8e12
+    assert terms.weights == pytest.approx(weights / bandwidth, rel=0.01)
+    flops = 2048 * 78 * 64 * (576 + 512) * 2  # both requests at once, on one of 132 multiprocessors each
+    assert terms.attention == pytest.approx(flops / (989e12 / 132 * 0.6343), rel=0.01)
+    assert terms.indexer[0] == pytest.approx(65536 * 21 * 128 / bandwidth, rel=0.01)
+    assert terms.fixed == pytest.approx(78 * 147.1e-6)
     missed = _rate("lru", 4096, 32769) * 2048
     layer = 2 * missed * 1152  # bytes; each request has a worker of its own, both share the link
     assert terms.exposed_io[0] == pytest.approx(78 * layer * (1 / (2 * 2.455e9) + 1 / 19.8e9), rel=0.001)
     assert terms.misses[0] == pytest.approx(16 * 78 * missed, rel=0.001)
+
+
+def test_attention_takes_as_long_as_one_until_every_multiprocessor_has_a_request() -> None:
+    quick = load_cells(["experiment=fig8", "offload=full_kv", "platform.memory_bandwidth=1000TB"])[0]
+    costs = StepCosts(quick)
+    one, all_busy, one_more = (float(costs.decode([RankBatch(n, n * 32768)] * 8, 1).attention) for n in (1, 132, 133))
+    assert (all_busy, one_more) == pytest.approx((one, 2 * one))
+    flops = 2048 * 78 * 64 * (576 + 512) * 2
+    assert 132 * flops / one == pytest.approx(640e12, rel=0.03)  # FlashMLA's README on that kernel, all busy
+
+
+def test_few_heads_take_as_long_as_a_blocks() -> None:
+    """Over eight devices a rank has 8 of GLM's 64 heads on each, and 8 times the requests."""
+    spread = load_cells(["experiment=fig8", "offload=full_kv", "engine.data_parallel=1"])[0]
+    eight = StepCosts(spread).decode([RankBatch(8, 8 * 32768)], 1).attention
+    assert eight == pytest.approx(float(StepCosts(CELLS["full_kv"]).decode([RankBatch(1, 32768)] * 8, 1).attention))
+
+
+def test_attention_that_is_split_fills_the_device_with_one_request() -> None:
+    """GQA's kernels split a context: many requests take as many times as long as one."""
+    cell = next(c for c in load_cells(["experiment=fig5"]) if c.platform.name == "gh200")
+    costs = StepCosts(cell)
+    one, eight = (costs.decode([RankBatch(n, n * 32768)], 1).attention for n in (1, 8))
+    assert eight == pytest.approx(8 * float(np.max(one)))
 
 
 def test_many_requests_share_the_link() -> None:
