@@ -23,6 +23,7 @@ from harness.loadgen.cumulative import Shortener
 from harness.loadgen.deadline import Deadline
 from harness.loadgen.exchange import Exchange
 from harness.loadgen.gather import Gatherer
+from harness.loadgen.native import open_gatherer
 from harness.loadgen.progress import Progress
 from harness.loadgen.reading import Batch, carries_token, error_message, one_line
 from harness.loadgen.response import Response
@@ -65,7 +66,7 @@ class Client:
         self._open: set[Connection] = set()
 
     async def __aenter__(self) -> Self:
-        self._gatherer = Gatherer()
+        self._gatherer = open_gatherer(plain=self._target.tls is None)
         return self
 
     async def __aexit__(
@@ -74,6 +75,11 @@ class Client:
         for connection in list(self._open):
             connection.close()
         self._gatherer.close()
+
+    @property
+    def reader(self) -> str:
+        """What reads the sockets: "native", or "python" and why."""
+        return self._gatherer.kind
 
     async def connect(self, count: int) -> None:
         """Open `count` connections ahead of the requests that are to use them within a second.

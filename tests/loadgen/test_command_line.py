@@ -21,6 +21,8 @@ from harness.loadgen.paced.child import paced_server
 from harness.records import CLIENT_MEASURES
 from harness.schema import ArrivalKind, LoadMode
 
+pytestmark = pytest.mark.usefixtures("reader")
+
 # read from the result files of these clients by the scripts around them
 SGLANG = """\
     backend dataset_name request_rate max_concurrency sharegpt_output_len random_input_len random_output_len
