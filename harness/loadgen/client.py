@@ -22,6 +22,7 @@ from harness.loadgen.connection import Connection, open_connection
 from harness.loadgen.cumulative import Shortener
 from harness.loadgen.deadline import Deadline
 from harness.loadgen.exchange import Exchange
+from harness.loadgen.gate import Gate
 from harness.loadgen.gather import Gatherer
 from harness.loadgen.native import open_gatherer
 from harness.loadgen.progress import Progress
@@ -62,6 +63,7 @@ class Client:
         self._progress = progress or Progress(0)
         self._shorten = endpoint == "generate"
         self._grace_s = _DONE_GRACE_S
+        self._gate = Gate()
         self._idle: deque[Connection] = deque()  # the last used one on the right
         self._open: set[Connection] = set()
 
@@ -97,8 +99,11 @@ class Client:
                 self._idle.append(connection)
 
     async def send(self, body: bytes, exchange: Exchange) -> None:
-        """Carry one request out; every outcome is written into `exchange`, only cancellation is raised."""
-        started_s = time.perf_counter()
+        """Carry one request out; every outcome is written into `exchange`, only cancellation is raised.
+
+        One that comes some milliseconds before it is due (`exchange.scheduled_s`) is prepared, and sent when it is.
+        """
+        started_s = max(time.perf_counter(), exchange.scheduled_s)
         self._progress.running += 1
         try:
             again = await self._carry(body, exchange, started_s, self._take_idle())
@@ -153,7 +158,7 @@ class Client:
         except OSError as error:  # a name that is not known, a refusal, a certificate
             exchange.problem = ("connect", one_line(error))
             return False
-        head = self._target.head(len(body))
+        request = self._target.head(len(body)) + body
         reception = _Reception(
             connection,
             exchange,
@@ -165,14 +170,16 @@ class Client:
             grace_s=self._grace_s,
         )
         try:
-            await connection.request(head, body, reception.response, reception.sent)
+            await self._gate.until(exchange.scheduled_s)
+            if not connection.closed:
+                await connection.request(request, reception.response, reception.sent)
         except asyncio.CancelledError:
             connection.look()  # what has come by then is kept
             self._drop(connection)
             raise
         finally:
             reception.end()
-        if kept and connection.broken and not reception.response.started:
+        if (kept or exchange.sent_s is None) and connection.broken and not reception.response.started:
             self._drop(connection)
             return True
         reception.conclude()

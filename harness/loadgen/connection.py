@@ -33,13 +33,12 @@ class Connection:
         self.idle_since_s = time.perf_counter()
         self._source: Source = gatherer.add(sock, self)
 
-    async def request(self, head: bytes, body: bytes, response: Response, on_sent: Callable[[float], None]) -> None:
-        """Send head and body and fill `response`; returns when the response or the connection ended, or at `finish`.
+    async def request(self, data: bytes, response: Response, on_sent: Callable[[float], None]) -> None:
+        """Send a whole request and fill `response`; returns when the response or the connection ended, or at `finish`.
 
         on_sent gets the time at which the first byte is handed to the socket.
         """
         self._response, self._ended = response, self._loop.create_future()
-        data = head + body
         if self._tls:
             data = self._tls.encrypt(data)
         sent_s = time.perf_counter()

@@ -35,6 +35,12 @@ def open_gatherer(*, plain: bool) -> Gatherer:
     return PolledGatherer(found) if isinstance(found, str) else NativeGatherer(found)
 
 
+def reader_here() -> str:
+    """What reads plain sockets in this process: "native", or "python" and why."""
+    found = _library()
+    return f"python ({found})" if isinstance(found, str) else "native"
+
+
 class _Taken(ctypes.Structure):
     """Reads of one stream, in memory that is the reader's: until the next are taken."""
 
@@ -93,7 +99,7 @@ class NativeGatherer(Gatherer):
 
     @property
     def kind(self) -> str:
-        return "native"
+        return reader_here()
 
     def add(self, sock: socket.socket, owner: Owner) -> Source:
         stream = self._library.reader_add(self._reader, sock.fileno())
@@ -129,7 +135,7 @@ class NativeGatherer(Gatherer):
         """Some streams have something that cannot wait."""
         count = self._library.reader_ready(self._reader, self._ready, _MOST)
         for stream in self._ready[:count]:
-            source = self._sources.get(stream)  # none when one before it was the reason to close it
+            source = self._sources.get(stream or 0)  # none when one before it was the reason to close it
             if source:
                 source.tell()
         if self.decide():

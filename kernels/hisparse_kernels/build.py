@@ -52,7 +52,6 @@ def load_beside(name: str, *sources: Path) -> Any:
     return _load("cpu", name, (*sources, SOURCES / "run_cpu.cpp"), ["-O3", f"-I{SOURCES}"], folders)
 
 
-@functools.cache
 def load_alone(name: str, source: Path) -> ctypes.PyDLL:
     """The library `name` of one C++ file without dependencies, for ctypes; calls keep the interpreter's lock.
 

@@ -23,6 +23,7 @@ from typing import Any
 from harness.loadgen.bench.clients import CLIENTS, Job, Report, interpreter, run
 from harness.loadgen.bench.install import write_tokenizer
 from harness.loadgen.bench.native import cross_check
+from harness.loadgen.native import reader_here
 from harness.loadgen.paced.child import paced_server
 from harness.loadgen.paced.scenarios import SCENARIOS
 
@@ -54,7 +55,7 @@ def main() -> None:
         cpu = {} if args.no_cpu else bench.cpu(clients, ROUNDS_IN_FULL if args.full else ROUNDS)
         native = {} if args.no_native else _native(args.peers.resolve(), Path(scratch))
     load = os.getloadavg()
-    print(f"load average {load[0]:.1f} on {os.cpu_count()} CPUs")
+    print(f"load average {load[0]:.1f} on {os.cpu_count()} CPUs; our reader: {reader_here()}")
     for scenario, ours in (best := _most_accurate([*rows, *many])).items():
         print(f"{scenario:16} {'ours is' if ours else 'OURS IS NOT'} the most accurate")
     found = {
@@ -64,7 +65,7 @@ def main() -> None:
         "cpu_us_per_token": cpu,
         "cpu_ratio": _cpu_ratio(cpu),
     }
-    print(json.dumps(found | {"native": native, "load_average": load}))
+    print(json.dumps(found | {"native": native, "load_average": load, "reader": reader_here()}))
 
 
 class _Bench:
