@@ -57,23 +57,23 @@ def load_alone(name: str, source: Path) -> ctypes.PyDLL:
 
     It takes a second or two, where it is not in the cache. Raises BuildUnavailable.
     """
-    compiler = _compiler()
-    flags = ["-std=c++17", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread"]
-    key = hashlib.sha256(f"{platform.machine()} {_compiler_version()} {flags}".encode() + source.read_bytes())
-    folder = cache_folder() / f"{name}-{key.hexdigest()[:16]}"
-    built = folder / f"{name}.so"
+    command = [_compiler(), "-std=c++17", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread", "-o"]
     try:
+        text = source.read_bytes()
+        key = hashlib.sha256(f"{platform.machine()} {_compiler_version()} {command}".encode() + text).hexdigest()[:16]
+        folder = cache_folder() / f"{name}-{key}"
+        built = folder / f"{name}.so"
         if not built.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder) as scratch:  # others may be building it too
-                command = [compiler, *flags, str(source), "-o", str(Path(scratch) / built.name)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                made = Path(scratch) / built.name
+                done = subprocess.run([*command, str(made), str(source)], capture_output=True, text=True, check=False)
                 if done.returncode:
                     raise BuildUnavailable(_first_error(done.stdout + done.stderr, source.name))
-                os.replace(Path(scratch) / built.name, built)
+                made.replace(built)
         return ctypes.PyDLL(str(built))
     except OSError as error:
-        raise BuildUnavailable(f"{built} cannot be made or loaded: {error}") from error
+        raise BuildUnavailable(f"{name} cannot be built or loaded: {error}") from error
 
 
 def _load(target: str, name: str, files: tuple[Path, ...], flags: list[str], folders: tuple[Path, ...]) -> Any:

@@ -76,7 +76,7 @@ def test_a_library_alone_is_built_once_and_says_why_not(monkeypatch, tmp_path):
     with pytest.raises(build.BuildUnavailable, match=r"^seven.cpp does not compile: .*error"):
         build.load_alone("seven", source)
     monkeypatch.setattr(build, "cache_folder", lambda: source)  # a file
-    with pytest.raises(build.BuildUnavailable, match="cannot be made or loaded"):
+    with pytest.raises(build.BuildUnavailable, match="eight cannot be built or loaded"):
         build.load_alone("eight", source)
 
 
