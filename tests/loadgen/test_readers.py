@@ -173,7 +173,7 @@ def test_a_stalled_interpreter_does_not_merge_what_comes(reader):
         for _ in range(4):  # a busy machine may stall the reader, too
             record = asyncio.run(drive(url))
             assert record.error is None
-            if len(record.chunk_tokens) >= 25:
+            if len(record.chunk_tokens) >= 20:  # 11 where all of the stall are one
                 return
     pytest.fail(f"30 tokens were read as {len(record.chunk_tokens)}")
 
