@@ -104,7 +104,7 @@ class ServedCell:
         except (InstanceError, LoadgenError, OutOfTime) as error:  # it did not start, or its server is gone
             if may_pass(error):
                 self._failed += instance.nodes
-            return _Broken(error, {"instance": {"nodes": _nodes(instance)}}, _last_words(instance))
+            return _Broken(error, {"instance": {"nodes": _nodes(instance)}}, instance.new_log())
         return None
 
     def _start_and_drive(self, instance: RemoteInstance, source: Source, check: Check) -> None:
@@ -196,7 +196,7 @@ class ServedCell:
     ) -> None:
         self._done(point)
         row = self._cell.row(point, Status.FAILED, self._tries.note(error))
-        env, log = self._env | self._scheduling(), _last_words(instance)
+        env, log = self._env | self._scheduling(), instance.new_log()
         self._behind.wait()
         self._recorder.keep(self._cell, point, row, requests or [], env=env, log=log)
         self._tries = self._patience.tries()
@@ -221,13 +221,6 @@ class ServedCell:
     def _say_again(self, error: Exception) -> None:
         wait_s = self._patience.pause_s(len(self._tries.failures))
         self._recorder.display.trying_again(self._cell, error, self._tries, wait_s)
-
-
-def _last_words(instance: RemoteInstance) -> str:
-    try:
-        return instance.new_log()
-    except InstanceError as error:
-        return f"(the log could not be read: {error})"
 
 
 def _nodes(instance: RemoteInstance) -> list[dict[str, Any]]:

@@ -48,12 +48,19 @@ class RemoteInstance:
         if not self._starting:
             self._start_together()
         leader, waiting = self._starting[0], list(self._starting)
+        started: list[Any] = []  # actors but the first; one that is still to start a process has none to ask for
         while leader in waiting:
-            for reference in wait_for(waiting, lambda: self._in_time(check)):
-                url = answer(reference, "start", CALL_TIMEOUT_S)
+            for reference in wait_for(waiting, lambda: self._in_time(check, started)):
+                try:
+                    url = answer(reference, "start", CALL_TIMEOUT_S)
+                except InstanceError as error:
+                    raise _first_cause(error, started) from None
                 waiting.remove(reference)
-                self.url = str(url) if reference is leader else self.url
-            self._in_time(check)
+                if reference is leader:
+                    self.url = str(url)
+                else:
+                    started.append(self._actors[self._starting.index(reference)])
+            self._in_time(check, started)
         return self.url
 
     def check(self) -> None:
@@ -88,9 +95,8 @@ class RemoteInstance:
         return PointEnd(stats, self._new_log([own[-1] for own in said]), bytes(trace[0]) if trace else None)
 
     def new_log(self) -> str:
-        """What the server logged since the last call, or the last `end_point`."""
-        ends = zip(self._actors, self._log_ends, strict=True)
-        return self._new_log([call(actor, "read_log", end) for actor, end in ends])
+        """What the server logged since the last call, or the last `end_point`; of each node that still answers."""
+        return self._new_log([_read_log(*own) for own in zip(self._actors, self._log_ends, strict=True)])
 
     def _new_log(self, read: Sequence[tuple[str, int]]) -> str:
         """One text of each node's log and the offset after it."""
@@ -133,9 +139,29 @@ class RemoteInstance:
             for rank, actor in enumerate(self._actors)
         ]
 
-    def _in_time(self, check: Check) -> None:
+    def _in_time(self, check: Check, started: list[Any]) -> None:
         """While the leader starts the others may die, and it would wait for them."""
         check()
-        call_all(self._actors[1:], "check")
+        call_all(started, "check")
         if time.monotonic() > self._deadline_s:
             raise InstanceError("the instance did not answer start in time", may_pass=True)
+
+
+def _first_cause(error: InstanceError, others: list[Any]) -> InstanceError:
+    """What another node says that will not pass, where this may be what came of it."""
+    if error.may_pass:
+        for actor in others:
+            try:
+                call(actor, "check")
+            except InstanceError as said:
+                if not said.may_pass:
+                    return said
+    return error
+
+
+def _read_log(actor: Any, offset: int) -> tuple[str, int]:
+    try:
+        text, end = call(actor, "read_log", offset)
+    except InstanceError as error:
+        return f"(the log could not be read: {error})", offset
+    return text, end

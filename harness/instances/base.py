@@ -65,7 +65,8 @@ class Instance(Protocol):
         """A reading of the server's counters."""
 
     def read_log(self, offset: int) -> tuple[str, int]:
-        """What the server logged from byte `offset` on, and the offset after it; also once it has stopped."""
+        """What the server logged from byte `offset` on, and the offset after it; also before its start and after its
+        end."""
 
     def describe(self) -> dict[str, Any]:
         """The node it runs on and the server's own description, for `env.json`."""

@@ -4,6 +4,9 @@ For servers that start processes of their own and do not watch for our end. It e
 on SIGTERM, and when its standard input closes, which is when whoever started it is gone. Orphans of the command's
 processes become children of this one (PR_SET_CHILD_SUBREAPER, prctl(2)), also those that left its session. It imports
 the standard library alone: it is run as a file, by any interpreter.
+
+It is two processes, each of which ends the command's should the other be killed: Ray kills the children of a worker
+that ends, and so the first; the kernel, short of memory, may kill either.
 """
 
 from __future__ import annotations
@@ -29,10 +32,31 @@ class _Asked(Exception):
 def main(grace_s: float, command: list[str]) -> int:
     """The command's exit code; that of SIGTERM when it was ended, and 128 + n for signal n, as shells say it."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # until each has its handler
+    second = os.fork()
+    if second:
+        return _stand_by(second)
+    os.setpgid(0, 0)  # whoever started us may kill the group of the first
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # is not inherited
+    return _run(grace_s, command)
+
+
+def _stand_by(second: int) -> int:
+    """Pass SIGTERM on; end what the second process leaves."""
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(second, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    code = os.waitstatus_to_exitcode(os.waitpid(second, 0)[1])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _kill_all()
+    return code if code >= 0 else 128 - code
+
+
+def _run(grace_s: float, command: list[str]) -> int:
     code: int | None = None
+    signal.signal(signal.SIGTERM, _on_sigterm)
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         code = _wait(child.pid)
     except _Asked:
         pass
@@ -49,6 +73,7 @@ def _on_sigterm(number: int, frame: object) -> None:
 
 
 def _die_with_parent() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

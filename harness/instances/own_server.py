@@ -33,7 +33,7 @@ class OwnServer:
                 time.sleep(0.1)
 
     def read_log(self, offset: int) -> tuple[str, int]:
-        return self._running().read_log(offset)
+        return self._process.read_log(offset) if self._process else ("", offset)
 
     def stop(self) -> None:
         if self._process:

@@ -20,7 +20,7 @@ from harness.instances.own_server import OwnServer
 from harness.instances.process import ServerProcess, port_taken
 from harness.instances.sglang_command import launch
 from harness.instances.sglang_folder import write_config_folder
-from harness.instances.sglang_log import is_fatal, reason
+from harness.instances.sglang_log import is_fatal, is_own_fault, reason
 from harness.instances.sglang_metrics import Scrape, server_stats
 from harness.instances.wire import TIMEOUT_S, Refused, fetch, fetch_json
 from harness.records import ServerStats
@@ -165,9 +165,11 @@ class _explained:
         if not isinstance(error, InstanceError) or isinstance(error, Refused):
             return
         process = self._instance._process
-        why = reason(process.read_log(0)[0]) if process else None
+        log = process.read_log(0)[0] if process else ""
+        why = reason(log)
         if why:
-            may_pass = error.may_pass or port_taken(why)
+            passing = (error.may_pass or is_fatal(log)) and not is_own_fault(log, why)
+            may_pass = passing or port_taken(why)
             raise InstanceError(f"{str(error).partition(': ')[0]}: {why}", may_pass=may_pass) from error
 
 

@@ -11,6 +11,11 @@ _FATAL = re.compile(  # no server comes after one of these
     r"Scheduler hit an exception|Received sigquit from a child process|: error: |OutOfMemoryError|Not enough memory"
     r"|[Aa]ddress already in use|Rank \d+ scheduler (?:died|is dead)|NCCL error"
 )
+_KILLED = re.compile(r"exit code:? -9\b|terminated with -9\b")  # a process of its own, by SIGKILL: from outside
+_ECHO = re.compile(  # what one process says of another's end
+    r"EOFError|BrokenPipe|Connection\w*Error|[Cc]onnection (?:closed|reset|refused)|Dist(?:Network|Store|Backend)Error"
+    r"|NCCL error|[Tt]imed? ?out"
+)
 _STAMP = r"(?:\[[^\]]*\]\s*)?"
 _RAISED = re.compile(rf"^{_STAMP}((?:[A-Za-z_]\w*\.)*[A-Za-z_]*(?:Error|Exception|Interrupt|Exit|Timeout))(?:: (.*))?$")
 _USAGE = re.compile(r"^\S.*?: error: (.*)$")
@@ -38,6 +43,14 @@ def reason(log: str) -> str | None:
         if raised:
             return _short(f"{raised.group(1)}: {raised.group(2)}" if raised.group(2) else raised.group(1))
     return None
+
+
+def is_own_fault(log: str, why: str) -> bool:
+    """Whether it would end the same way again: a fatal line, and `why` (see `reason`) is a cause and not an echo.
+
+    SGLang ends itself by SIGKILL, whatever happened: its exit code does not tell.
+    """
+    return is_fatal(log) and not _KILLED.search(log) and not _ECHO.search(why)
 
 
 def _short(text: str) -> str:

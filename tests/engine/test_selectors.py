@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,8 +16,10 @@ from harness.engine.batch import ChunkBatch, DecodeBatch
 from harness.engine.selectors import make_selector
 from harness.engine.selectors.base import Selector
 from harness.engine.selectors.dsa import DSA
+from harness.engine.selectors.index_keys import IndexKeys
 from harness.engine.selectors.one_by_one import OneByOne
 from harness.engine.selectors.quest import Quest
+from harness.schema import DType
 
 K = 16  # of the cells: positions, for Quest four pages of four
 PAGE = 4
@@ -80,6 +83,30 @@ def test_dsa_selects_the_best_positions_by_the_papers_score() -> None:
         chosen = [p for p in selection[i].tolist() if p >= 0]
         assert_top(chosen, scores, min(K, length))
         assert selection[i].tolist().count(-1) == K - min(K, length)
+
+
+def test_scores_in_bfloat16_lose_nothing_in_the_sum_over_heads() -> None:
+    """64 heads as published models have: no position left out beats one taken by more than its terms' own rounding."""
+    torch.manual_seed(3)
+    heads, length, k = 64, 4000, 400
+    model = replace(cell_of("dsa", "full_kv").model, dtype=DType.bfloat16, index_dtype=None)
+    keys = torch.randn(length, INDEX_DIM).bfloat16()
+    queries, weights = torch.randn(1, heads, INDEX_DIM).bfloat16(), torch.rand(1, heads).bfloat16()
+    stored = IndexKeys(model, 1, 1, length)
+    stored.extend(0, ChunkBatch.of(0, 0, length), keys)
+
+    terms = weights[0].double()[:, None] * (queries[0].double() @ keys.double().T).relu()
+    scores, rounding = terms.sum(0), terms.norm(dim=0) * 2**-8  # half a unit of 8 bits each, in no common direction
+    visible = torch.ones(1, length, dtype=torch.bool)
+    selections = {
+        "prefill": stored.prefill_mask(0, 0, (queries, weights), visible, k)[0].nonzero().flatten(),
+        "decode": stored.select(0, DecodeBatch.of([0], [length]), (queries, weights), k)[0].long(),
+    }
+    for chosen in selections.values():
+        left = torch.ones(length, dtype=torch.bool).index_fill_(0, chosen, False)
+        assert len(chosen.unique()) == k
+        assert (scores - rounding)[left].max() <= (scores + rounding)[chosen].min()
+    assert set(selections["prefill"].tolist()) == set(selections["decode"].tolist())
 
 
 def test_dsa_width_is_the_longest_sequence_when_shorter_than_k() -> None:

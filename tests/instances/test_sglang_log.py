@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.config import load_cells
-from harness.instances.sglang_log import is_fatal, peaks, reason
+from harness.instances.sglang_log import is_fatal, is_own_fault, peaks, reason
 from harness.instances.sglang_metrics import Scrape, server_stats
 
 USAGE = """usage: sglang serve [-h] --model-path MODEL_PATH
@@ -53,6 +53,30 @@ def test_a_fatal_line_is_known(log: str) -> None:
 
 def test_ordinary_lines_are_not_fatal() -> None:
     assert not is_fatal(DECODE + PLAIN + "[2026-11-30 06:56:14] server_args=ServerArgs(log_level_http=None)")
+
+
+PEER = """[2026-11-30 06:56:14 TP0] Scheduler hit an exception: Traceback (most recent call last):
+RuntimeError: [pair.cc:534] Connection closed by peer [127.0.0.1]:5000
+"""
+OUT_OF_HOST_MEMORY = """Traceback (most recent call last):
+RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), a common cause
+"""
+SURVIVED = "Traceback (most recent call last):\nImportError: no such backend\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "own"),
+    [(MEMORY, True), (USAGE, True), (PEER, False), (OUT_OF_HOST_MEMORY, False), (SURVIVED, False)]
+    + [
+        (
+            SURVIVED
+            + "Subprocess scheduler_0 (pid=7) crashed with exit code -9. Received sigquit from a child process",
+            False,
+        )
+    ],
+)
+def test_what_would_come_again_is_told_from_what_may_pass(log: str, own: bool) -> None:
+    assert is_own_fault(log, str(reason(log))) == own
 
 
 def test_peaks_are_summed_over_ranks() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,12 +37,12 @@ def begin(home: Path, nodes: Nodes, python: str, env: dict[str, str], *model: st
     return SweepProcess(home / "run", own, env=OURS | LOOPBACK)
 
 
-def servers(nodes: Nodes) -> list[str]:
-    """Command lines or titles of what SGLang has running on the nodes, and of what has left them."""
+def servers(since_s: float) -> list[str]:
+    """Command lines or titles of what SGLang has running, wherever it hangs by now, of what began after that time."""
     found = []
-    for process in {*nodes.below(), *psutil.process_iter()}:
+    for process in psutil.process_iter():
         try:
-            title = " ".join(process.cmdline())
+            title = " ".join(process.cmdline()) if process.create_time() >= since_s else ""
         except psutil.Error:
             continue
         if "sglang.launch_server" in title or title.startswith("sglang::"):
@@ -49,9 +50,19 @@ def servers(nodes: Nodes) -> list[str]:
     return found
 
 
-def assert_none_left(nodes: Nodes) -> None:
-    deadline = time.monotonic() + 20
-    while left := servers(nodes):
+def until_both_ranks(run: SweepProcess, since_s: float) -> list[str]:
+    """What runs once there is something of each."""
+
+    def both() -> list[str]:
+        found = servers(since_s)
+        return found if {rank for c in found for rank in re.findall(r"--node-rank (\d)", c)} == {"0", "1"} else []
+
+    return run.until("both ranks", both)
+
+
+def assert_none_left(since_s: float) -> None:
+    deadline = time.monotonic() + 60
+    while left := servers(since_s):
         assert time.monotonic() < deadline, left
         time.sleep(0.5)
 
@@ -59,13 +70,12 @@ def assert_none_left(nodes: Nodes) -> None:
 def test_one_server_over_two_nodes(
     nodes: Nodes, sglang_python: str, cpu_env: dict[str, str], tiny_model: Path, tmp_path: Path
 ) -> None:
+    began_s = time.time() - 1  # the kernel rounds a process's start
     run = begin(tmp_path, nodes, sglang_python, cpu_env | CORES, *shape(tiny_model))
     try:
-        commands = run.until(
-            "both ranks", lambda: [c for c in servers(nodes) if "--node-rank 1" in c] and servers(nodes)
-        )
+        commands = until_both_ranks(run, began_s)
         assert run.end(280) == 0, run.said()
-        assert_none_left(nodes)
+        assert_none_left(began_s)
     finally:
         run.kill_all()
     (row,) = read_rows(tmp_path / "results" / "quickstart").to_dict("records")
@@ -94,12 +104,29 @@ def test_a_rank_that_cannot_start_ends_the_whole_instance_with_its_own_words(
     nodes: Nodes, sglang_python: str, cpu_env: dict[str, str], tmp_path: Path
 ) -> None:
     """The second rank has no cores to run on (see CORES); the first would wait for it for ever."""
+    began_s = time.time() - 1  # the kernel rounds a process's start
     run = begin(tmp_path, nodes, sglang_python, cpu_env)
     try:
-        assert run.end(200) == 1, run.said()
-        assert_none_left(nodes)
+        assert run.end(280) == 1, run.said()
+        assert_none_left(began_s)
     finally:
         run.kill_all()
     (row,) = read_rows(tmp_path / "results" / "quickstart").to_dict("records")
     assert row["status"] == "failed" and "SGLANG_CPU_OMP_THREADS_BIND is not set" in row["reason"], row["reason"]
+    assert "(try " not in row["reason"]  # it would fail again
     assert "--- node rank 1\n" in (Path(row["point_path"]) / "server.log").read_text()
+
+
+def test_a_driver_killed_while_servers_start_leaves_none(
+    nodes: Nodes, sglang_python: str, cpu_env: dict[str, str], tiny_model: Path, tmp_path: Path
+) -> None:
+    """Their processes are not yet at the point where they would notice: Ray's workers and `keeper` end them."""
+    began_s = time.time() - 1  # the kernel rounds a process's start
+    run = begin(tmp_path, nodes, sglang_python, cpu_env | CORES, *shape(tiny_model))
+    try:
+        until_both_ranks(run, began_s)
+        run.until("a process of the server's own", lambda: [c for c in servers(began_s) if c.startswith("sglang::")])
+        run.send(signal.SIGKILL)
+        assert_none_left(began_s)
+    finally:
+        run.kill_all()

@@ -53,6 +53,6 @@ class ExactTopK(Selector):
         grouped = query[0].view(n, self.kv_heads, -1, keys.shape[-1])
         logits = torch.matmul(grouped, keys.transpose(2, 3)) * self.scale  # [n, G, H/G, S]
         logits = logits.masked_fill(batch.beyond[:, None, None], -torch.inf)
-        mass = logits.softmax(dim=-1).sum((1, 2)).masked_fill_(batch.beyond, -1)
+        mass = logits.softmax(dim=-1, dtype=torch.float32).sum((1, 2)).masked_fill_(batch.beyond, -1)
         best, positions = mass.topk(min(self.top_k, batch.max_len), dim=1)
         return torch.where(best >= 0, positions, -1).to(torch.int32)

@@ -13,7 +13,8 @@ from harness.schema import ModelConfig
 class IndexKeys:
     """One index key per layer, row and position, stored in `model.index_dtype` and computed with in the model's.
 
-    Batches count what a key stands for.
+    Scores are summed over the heads in float32, whatever the model's type: positions that tie or change places by a
+    rounding would not be the model's selection. Batches count what a key stands for.
     """
 
     def __init__(self, model: ModelConfig, layers: int, rows: int, positions: int, device: torch.device = CPU):
@@ -38,9 +39,9 @@ class IndexKeys:
         """Which of a row's first S keys each of T queries selects: bool [T, S], given those it may see."""
         queries, weights = query
         keys = self.stored[layer, row, : visible.shape[1]].to(self._computed)
-        scores = keys.new_zeros(visible.shape)
+        scores = torch.zeros(visible.shape, device=keys.device)
         for head in range(queries.shape[1]):  # one head at a time: [T, S] is the largest array held
-            scores += weights[:, head : head + 1] * (queries[:, head] @ keys.T).relu_()
+            scores.addcmul_(weights[:, head : head + 1].float(), (queries[:, head] @ keys.T).relu_().float())
         scores.masked_fill_(~visible, -torch.inf)
         chosen = scores.topk(min(top_k, visible.shape[1]), dim=1).indices
         return torch.zeros_like(visible).scatter_(1, chosen, True).logical_and_(visible)
@@ -49,8 +50,8 @@ class IndexKeys:
         """Positions int32 [n, min(top_k, max_len)], best first, padded with -1."""
         queries, weights = query
         keys = self.stored[layer, :, : batch.max_len].index_select(0, batch.rows).to(self._computed)
-        head_scores = torch.bmm(queries, keys.transpose(1, 2)).relu_()
-        scores = torch.bmm(weights.unsqueeze(1), head_scores).squeeze(1)
+        head_scores = torch.bmm(queries, keys.transpose(1, 2)).relu_().float()
+        scores = torch.bmm(weights.float().unsqueeze(1), head_scores).squeeze(1)
         scores.masked_fill_(batch.beyond, -torch.inf)
         best, positions = scores.topk(min(top_k, batch.max_len), dim=1)
         return torch.where(best > -torch.inf, positions, -1).to(torch.int32)
