@@ -7,6 +7,7 @@ of these bytes and of one text and some numbers mean the same, with that text an
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import repeat
 from operator import sub
@@ -36,6 +37,17 @@ _KINDS = {  # what stands where
 _TEXT, _COMPLETED, _PROMPT = "text", "completion_tokens", "prompt_tokens"
 _MOST_KNOWN = 256
 _MOST_KINDS = 8  # of events in one response; where there are more, looking for copies is in vain
+
+
+def by_event(times_s: list[float], wire: bytes, ends: list[int]) -> tuple[list[float], bytes, list[int]]:
+    """Reads (as `Copies.read` has them) cut anew at every usual end, where some brought several events.
+
+    An event has come when its last byte has. `wire` has a usual end at its own.
+    """
+    if wire.count(USUAL_END) == len(ends):
+        return times_s, wire, ends
+    cuts = [found.end() for found in re.finditer(USUAL_END, wire)]
+    return [times_s[bisect_left(ends, cut)] for cut in cuts], wire, cuts
 
 
 class Copies:

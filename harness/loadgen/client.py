@@ -7,32 +7,24 @@ counted when it has ended (`exchange.digest`).
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import ssl
 import time
 from collections import deque
-from operator import sub
 from types import TracebackType
 from typing import Self
 
-from harness.loadgen.alike import Copies
 from harness.loadgen.bodies import Endpoint
 from harness.loadgen.connection import Connection, open_connection
-from harness.loadgen.cumulative import Shortener
-from harness.loadgen.deadline import Deadline
 from harness.loadgen.exchange import Exchange
-from harness.loadgen.gather import Gatherer
+from harness.loadgen.gate import Gate
+from harness.loadgen.native import open_gatherer
 from harness.loadgen.progress import Progress
-from harness.loadgen.reading import Batch, carries_token, error_message, one_line
-from harness.loadgen.response import Response
-from harness.loadgen.sse import EventSplitter, NotSSE
+from harness.loadgen.reading import one_line
+from harness.loadgen.reception import Reception
 from harness.loadgen.target import parse_target
 from harness.schema import LoadConfig
 
 _KEEP_ALIVE_S = 1.0  # shorter than any server's, which might close just as we send
-_DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
-_DONE_BYTES = 16  # that a piece may lack of it
 # What follows [DONE] is only the response's end, without which its connection cannot be used again: worth a moment,
 # until the server has let one pass.
 _DONE_GRACE_S = 0.01
@@ -61,11 +53,12 @@ class Client:
         self._progress = progress or Progress(0)
         self._shorten = endpoint == "generate"
         self._grace_s = _DONE_GRACE_S
+        self._gate = Gate()
         self._idle: deque[Connection] = deque()  # the last used one on the right
         self._open: set[Connection] = set()
 
     async def __aenter__(self) -> Self:
-        self._gatherer = Gatherer()
+        self._gatherer = open_gatherer(plain=self._target.tls is None)
         return self
 
     async def __aexit__(
@@ -74,6 +67,11 @@ class Client:
         for connection in list(self._open):
             connection.close()
         self._gatherer.close()
+
+    @property
+    def reader(self) -> str:
+        """What reads the sockets: "native", or "python" and why."""
+        return self._gatherer.kind
 
     async def connect(self, count: int) -> None:
         """Open `count` connections ahead of the requests that are to use them within a second.
@@ -91,8 +89,11 @@ class Client:
                 self._idle.append(connection)
 
     async def send(self, body: bytes, exchange: Exchange) -> None:
-        """Carry one request out; every outcome is written into `exchange`, only cancellation is raised."""
-        started_s = time.perf_counter()
+        """Carry one request out; every outcome is written into `exchange`, only cancellation is raised.
+
+        One that comes some milliseconds before it is due (`exchange.scheduled_s`) is prepared, and sent when it is.
+        """
+        started_s = max(time.perf_counter(), exchange.scheduled_s)
         self._progress.running += 1
         try:
             again = await self._carry(body, exchange, started_s, self._take_idle())
@@ -147,8 +148,8 @@ class Client:
         except OSError as error:  # a name that is not known, a refusal, a certificate
             exchange.problem = ("connect", one_line(error))
             return False
-        head = self._target.head(len(body))
-        reception = _Reception(
+        request = self._target.head(len(body)) + body
+        reception = Reception(
             connection,
             exchange,
             self._limits,
@@ -159,14 +160,16 @@ class Client:
             grace_s=self._grace_s,
         )
         try:
-            await connection.request(head, body, reception.response, reception.sent)
+            await self._gate.until(exchange.scheduled_s)
+            if not connection.closed:
+                await connection.request(request, reception.response, reception.sent)
         except asyncio.CancelledError:
             connection.look()  # what has come by then is kept
             self._drop(connection)
             raise
         finally:
             reception.end()
-        if kept and connection.broken and not reception.response.started:
+        if (kept or exchange.sent_s is None) and connection.broken and not reception.response.started:
             self._drop(connection)
             return True
         reception.conclude()
@@ -177,127 +180,3 @@ class Client:
         else:
             self._idle.append(connection)
         return False
-
-
-class _Reception:
-    """Takes one response in: pieces with their times, the time limits, and what went wrong."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        exchange: Exchange,
-        limits: LoadConfig,
-        progress: Progress,
-        gatherer: Gatherer,
-        started_s: float,
-        *,
-        shorten: bool,
-        grace_s: float,
-    ) -> None:
-        self._connection, self._exchange = connection, exchange
-        self._progress, self._gatherer = progress, gatherer
-        self._shortener = Shortener() if shorten else None
-        self._splitter: EventSplitter | None = EventSplitter()  # until the first token has come
-        self._copies = Copies()
-        self._last_s = 0.0  # when the last piece came
-        self._end_of_last = b""
-        self._grace_s = grace_s
-        self.done_s: float | None = None  # when [DONE] came
-        self._deadline = Deadline(limits, started_s, look=connection.look, late=connection.finish)
-        self.response = Response(self._take, self._take_events)
-
-    def sent(self, sent_s: float) -> None:
-        self._exchange.sent_s = self._deadline.event_s = sent_s
-
-    def _take(self, time_s: float, piece: bytes) -> None:
-        """A piece of the body. Only what precedes the first token is parsed here."""
-        exchange = self._exchange
-        if self._shortener:
-            self._shortener.add(time_s, piece, exchange.times_s, exchange.pieces)
-        else:
-            exchange.times_s.append(time_s)
-            exchange.pieces.append(piece)
-        self._gatherer.gaps_s.append(time_s - self._last_s)
-        self._last_s = time_s
-        self._look_into(time_s, piece)
-
-    def _take_events(self, times_s: list[float], wire: bytes, ends: list[int]) -> bool:
-        """More events after the first token, each an HTTP chunk; False, with nothing done, if they are not known."""
-        batch = self._copies.read(times_s, wire, ends) if self._end_of_last.endswith(b"\n\n") else None
-        if batch is None:
-            self.response.can_wait = not self._copies.hopeless
-            return False
-        exchange = self._exchange
-        exchange.times_s.append(times_s[-1])
-        exchange.pieces.append(batch)
-        self._gatherer.gaps_s += map(sub, times_s, [self._last_s, *times_s])
-        self._last_s = self._deadline.event_s = times_s[-1]
-        self._progress.events += len(ends)
-        return True
-
-    def _look_into(self, time_s: float, piece: bytes) -> None:
-        """See what a piece means to the time limits."""
-        deadline = self._deadline
-        events = piece.count(b"data:")
-        self._progress.events += events
-        if self._splitter is None:
-            if events:  # a comment that keeps the connection open is no event
-                deadline.event_s = time_s
-        elif self.response.status == 200 and _has_token(self._splitter, time_s, piece):
-            self._splitter = None
-            deadline.event_s = time_s
-            deadline.first_token()
-            self.response.can_wait = self.response.chunked and not self._shortener  # which has to forget at once
-        piece = self._end_of_last + piece
-        self._end_of_last = piece[-_DONE_BYTES:]
-        if self.done_s is None and _DONE.search(piece):
-            self.done_s = deadline.event_s = time_s
-            deadline.done(self._grace_s)
-
-    def end(self) -> None:
-        """No more is taken."""
-        self._deadline.cancel()
-        exchange = self._exchange
-        if self._shortener:
-            self._shortener.close(self.response.now_s, exchange.times_s, exchange.pieces)
-
-    def conclude(self) -> None:
-        """Write into the exchange how it ended."""
-        exchange, response, connection = self._exchange, self.response, self._connection
-        exchange.end_s = self.done_s or (response.now_s if response.complete else time.perf_counter())
-        self._gatherer.last_took_s = exchange.end_s - (exchange.sent_s or exchange.end_s)
-        exchange.broken = connection.broken
-        encoding = response.headers.get("content-encoding", "identity")
-        if response.status >= 400:
-            kind = "http_4xx" if response.status < 500 else "http_5xx"
-            exchange.problem = (kind, f"HTTP {response.status}: {_explain(exchange.pieces)}")
-        elif response.status >= 300:
-            where = response.headers.get("location", "nowhere")
-            exchange.problem = ("malformed", f"HTTP {response.status} to {one_line(where, 80)}; give the final URL")
-        elif connection.malformed:
-            exchange.problem = ("malformed", connection.malformed)
-        elif encoding != "identity":
-            exchange.problem = ("malformed", f"the body is {encoding}-encoded, which was not accepted")
-        elif not response.complete and not exchange.broken:
-            exchange.late = self._deadline.problem
-            connection.close()
-        if response.status >= 300 or exchange.problem:
-            exchange.times_s, exchange.pieces = [], []
-
-
-def _has_token(splitter: EventSplitter, time_s: float, piece: bytes) -> bool:
-    try:
-        return any(carries_token(event) for event in splitter.feed(time_s, piece))
-    except NotSSE:  # whatever it is, it has begun; it is judged when it has ended
-        return True
-
-
-def _explain(pieces: list[bytes | Batch]) -> str:
-    """An error body in one line: its message when it is OpenAI-shaped."""
-    body = b"".join(piece for piece in pieces if isinstance(piece, bytes))
-    try:
-        payload = json.loads(body)
-    except ValueError:
-        payload = None
-    message = error_message(payload) if isinstance(payload, dict) else None
-    return message or one_line(body.decode(errors="replace")) or "no explanation"

@@ -7,55 +7,43 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from itertools import accumulate
-from typing import Any
 
 import httptools
 
-from harness.loadgen.alike import USUAL_END
-from harness.loadgen.gather import Gatherer
+from harness.loadgen.alike import USUAL_END, by_event
+from harness.loadgen.gather import Gatherer, Source
 from harness.loadgen.response import Response
-from harness.loadgen.stamps import ANCILLARY_BYTES, Moment, arrivals_s, ask_for_stamps
+from harness.loadgen.stamps import ask_for_stamps
 from harness.loadgen.tls import Tls
-
-_READ, _MORE = 1 << 12, 1 << 16  # bytes of one read: usually, and where there were as many
-# Reads that are taken in at once, which costs each a fraction of one at a time: few at first, as it is from their
-# times that the gatherer learns how long it may wait.
-_FEW, _MANY = 16, 128
 
 
 class Connection:
     """Carries one request at a time. `await open_connection(...)` makes one; `close()` ends it at any time."""
 
     def __init__(self, sock: socket.socket, tls: Tls | None, peer: str, gatherer: Gatherer) -> None:
-        self._sock, self._tls, self._gatherer = sock, tls, gatherer
-        self._receive = sock.recvmsg
-        # Reads lie here until there is a reason to take them in: of each its bytes, the kernel's stamp, the moment.
-        self._lying: list[Any] = []
-        self._at_once = _FEW + sock.fileno() % _FEW  # streams in step must not all settle at once
+        self._sock, self._tls = sock, tls
         self.peer = peer  # the server's address
         self._loop = asyncio.get_running_loop()
         self._response: Response | None = None
         self._ended: asyncio.Future[None] | None = None
         self._sending: asyncio.Task[None] | None = None  # what the socket did not take at once
-        self._floor_s = 0.0  # nothing arrives before this
         self.closed = False
         self.broken: str | None = None  # how it broke
         self.malformed: str | None = None  # what was not HTTP
         self.idle_since_s = time.perf_counter()
-        gatherer.add(sock, self)
+        self._source: Source = gatherer.add(sock, self)
 
-    async def request(self, head: bytes, body: bytes, response: Response, on_sent: Callable[[float], None]) -> None:
-        """Send head and body and fill `response`; returns when the response or the connection ended, or at `finish`.
+    async def request(self, data: bytes, response: Response, on_sent: Callable[[float], None]) -> None:
+        """Send a whole request and fill `response`; returns when the response or the connection ended, or at `finish`.
 
         on_sent gets the time at which the first byte is handed to the socket.
         """
         self._response, self._ended = response, self._loop.create_future()
-        data = head + body
         if self._tls:
             data = self._tls.encrypt(data)
-        self._floor_s = time.perf_counter()
-        on_sent(self._floor_s)
+        sent_s = time.perf_counter()
+        self._source.expect(sent_s)
+        on_sent(sent_s)
         try:
             await self._send(data)
         except OSError as error:
@@ -91,51 +79,37 @@ class Connection:
 
     def look(self) -> None:
         """Take in all that is here, for whoever suspects that it is late."""
-        self.read(Moment())
-        self._settle()
+        if not self.closed:
+            self._source.look()
 
-    def read(self, moment: Moment, most: int = _READ) -> None:
-        """Read what has arrived."""
+    def arrived(self, times_s: list[float], wire: bytes, ends: list[int]) -> None:
+        """Take reads in: wire has them all, each until one of `ends`, and they came at `times_s`."""
+        response, usual = self._response, 0
+        if response and response.can_wait:
+            usual = len(ends)
+            while usual and not wire.endswith(USUAL_END, 0, ends[usual - 1]):
+                usual -= 1
+            if usual:
+                self._take_many(response, *by_event(times_s[:usual], wire[: ends[usual - 1]], ends[:usual]))
+        for place in range(usual, len(ends)):
+            if response is None or response.complete:  # nobody waits for it: the server misuses the connection
+                self.ended(None)
+            if response is None or self.closed:
+                return
+            self._take(response, times_s[place], wire[ends[place - 1] if place else 0 : ends[place]])
+        if response and not self.closed:
+            self._source.quiet(response.can_wait and not response.complete)
+
+    def ended(self, error: OSError | None) -> None:
+        """No more can come: in order, or the connection broke."""
         if self.closed:
             return
-        try:
-            data, ancillary, _, _ = self._receive(most, ANCILLARY_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self._settle()
+        if self._response and self._response.complete:
+            self.close()
+        elif error:
             self._break(f"the connection broke: {error}")
-            return
-        response = self._response
-        if response and response.can_wait and ancillary and data.endswith(USUAL_END):
-            lying = self._lying
-            lying += (data, ancillary[0][2], moment)
-            if len(lying) >= 3 * self._at_once:
-                self._settle()
-        elif data and response:
-            self._settle()
-            self._floor_s = moment.arrival_s(ancillary, self._floor_s)
-            self._take(response, self._floor_s, data)
-            if len(data) == most == _READ:
-                self.read(moment, _MORE)
-        else:  # nobody waits for these bytes: the server ends or misuses the connection
-            self._settle()
+        else:
             self._end()
-
-    def _settle(self) -> None:
-        """Take in what was left lying."""
-        lying = self._lying
-        if not lying:
-            return
-        reads, stamps, moments = lying[::3], lying[1::3], lying[2::3]
-        self._lying = []
-        self._at_once = min(2 * self._at_once, _MANY + self._sock.fileno() % _FEW)
-        response = self._response
-        if not response:
-            return
-        times_s = arrivals_s(moments, stamps, self._floor_s)
-        self._floor_s = times_s[-1]
-        self._take_many(response, times_s, b"".join(reads), list(accumulate(map(len, reads))))
 
     def _take_many(self, response: Response, times_s: list[float], wire: bytes, ends: list[int]) -> None:
         """Take reads in at once where all are usual, else those that are and the others one by one."""
@@ -182,7 +156,7 @@ class Connection:
         """Close the socket; a request under way returns."""
         if not self.closed:
             self.closed = True
-            self._gatherer.remove(self._sock)
+            self._source.stop()
             if self._sending and not self._sending.done():
                 self._sending.add_done_callback(lambda _: self._sock.close())  # it looks after its socket to the end
                 self._sending.cancel()

@@ -1,4 +1,4 @@
-"""Reads many sockets in few wake-ups: the event loop waits for one epoll that has them all.
+"""How many sockets are read in few wake-ups: what does so (`Gatherer`), of each socket (`Source`), for whom (`Owner`).
 
 A wake-up costs as much as reading several sockets. As the kernel says when bytes came in (`stamps`), they may lie
 for a while: when they come quickly, one look in a few milliseconds takes whatever there is. The wait must not
@@ -9,13 +9,10 @@ come, and where the kernel does not stamp them, every arrival is read at once.
 
 from __future__ import annotations
 
-import asyncio
-import select
 import socket
 import time
+from abc import ABC, abstractmethod
 from typing import Protocol
-
-from harness.loadgen.stamps import STAMPED, Moment
 
 _LONGEST_WAIT_S = 0.008  # asyncio's timers round up to whole milliseconds
 _SHORTEST_WAIT_S = 0.001
@@ -25,84 +22,68 @@ _WORTH = 3  # events that a wait must bring to be worth its timer
 _SAMPLE = 512  # events between two decisions about the wait
 
 
-class Readable(Protocol):
-    """What is read: takes in what has arrived, or some of it."""
+class Owner(Protocol):
+    """Whose socket it is."""
 
-    def read(self, moment: Moment) -> None: ...
+    def arrived(self, times_s: list[float], wire: bytes, ends: list[int]) -> None:
+        """Reads were made, the i-th of `wire` until ends[i] and come at times_s[i] (`time.perf_counter()` seconds)."""
+
+    def ended(self, error: OSError | None) -> None:
+        """No more can come: the other side closed the connection in order, or it broke."""
 
 
-class Gatherer:
-    """Calls `read` of each socket's owner when something has arrived. To be closed after its sockets."""
+class Source(ABC):
+    """One socket that is read. Its owner may be told at any time, within `look` too."""
+
+    @abstractmethod
+    def expect(self, earliest_s: float) -> None:
+        """A request was sent, so that nothing of what comes came before; its owner wants to know of everything."""
+
+    @abstractmethod
+    def quiet(self, on: bool) -> None:
+        """Whether reads that end as events usually do (`alike.USUAL_END`) may lie until there are many."""
+
+    @abstractmethod
+    def look(self) -> None:
+        """Read all that is here, and tell its owner now."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Do not read it any more; before the socket is closed. What lies is lost."""
+
+
+class Gatherer(ABC):
+    """Reads sockets and tells their owners, from the event loop. To be closed after its sources were stopped."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._owners: dict[int, Readable] = {}
-        self._epoll = select.epoll() if STAMPED else None
-        self._timer: asyncio.Handle | None = None  # of the next look, None when the loop waits for the epoll
         self._decided_s = time.perf_counter()
-        self._wait_s = 0.0
+        self.wait_s = 0.0
         self.gaps_s: list[float] = []  # appended by whoever reads events: from the one before in their stream
         self.last_took_s = 1.0  # a request, so written
-        if self._epoll:
-            self._loop.add_reader(self._epoll, self._wake)
 
-    def add(self, sock: socket.socket, owner: Readable) -> None:
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What reads, for the record."""
+
+    @abstractmethod
+    def add(self, sock: socket.socket, owner: Owner) -> Source:
         """Read `sock` from now on."""
-        if self._epoll:
-            self._owners[sock.fileno()] = owner
-            self._epoll.register(sock, select.EPOLLIN)
-        else:
-            self._loop.add_reader(sock, lambda: owner.read(Moment()))
 
-    def remove(self, sock: socket.socket) -> None:
-        """Do not read it any more; before it is closed."""
-        if self._epoll:
-            del self._owners[sock.fileno()]
-            self._epoll.unregister(sock)
-        else:
-            self._loop.remove_reader(sock)
-
+    @abstractmethod
     def close(self) -> None:
         """Nothing is read any more."""
-        if self._timer:
-            self._timer.cancel()
-        if self._epoll:
-            self._loop.remove_reader(self._epoll)
-            self._epoll.close()
 
-    def _wake(self) -> None:
-        """Something has come: read it, or see to it that it is read soon."""
-        if self._wait_s:
-            assert self._epoll is not None
-            self._loop.remove_reader(self._epoll)
-            self._timer = self._loop.call_later(self._wait_s, self._look)
-        else:
-            self._look()
-
-    def _look(self) -> None:
-        """Read every socket that has something."""
-        assert self._epoll is not None
-        ready = self._epoll.poll(0)
-        if self._timer:  # the loop does not wait for the epoll: go on so while something comes
-            self._timer = self._loop.call_later(self._wait_s, self._look) if ready and self._wait_s else None
-            if not self._timer:
-                self._loop.add_reader(self._epoll, self._wake)
-        moment = Moment()
-        owners = self._owners
-        for number, _ in ready:
-            owner = owners.get(number)  # none when one before it was the reason to close it
-            if owner:
-                owner.read(moment)
-        if len(self.gaps_s) >= _SAMPLE:
-            self._decide(moment.now_s)
-
-    def _decide(self, now_s: float) -> None:
-        """How long what arrives may lie."""
-        count = len(self.gaps_s)
+    def decide(self) -> bool:
+        """How long what arrives may lie (`wait_s`), from events enough; whether there were so many."""
+        count, now_s = len(self.gaps_s), time.perf_counter()
+        if count < _SAMPLE:
+            return False
         self.gaps_s.sort()
         gap_s = self.gaps_s[count // 10]
         self.gaps_s.clear()
         wait_s = min(_LONGEST_WAIT_S, _OF_GAP * gap_s, _OF_REQUEST * self.last_took_s)
         worth_it = wait_s >= _SHORTEST_WAIT_S and wait_s * count >= _WORTH * (now_s - self._decided_s)
-        self._wait_s = wait_s if worth_it else 0.0
+        self.wait_s = wait_s if worth_it else 0.0
         self._decided_s = now_s
+        return True

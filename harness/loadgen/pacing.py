@@ -17,8 +17,13 @@ class Dispatch(NamedTuple):
     scheduled_s: float  # perf_counter seconds; when the pacing wanted it sent
 
 
+AHEAD_S = 0.05
+
 Send = Callable[[Dispatch], Awaitable[float]]
-"""Carries one request out and returns when it ended (perf_counter seconds), failed or not."""
+"""Carries one request out and returns when it ended (perf_counter seconds), failed or not.
+
+A worker's first one is handed over up to `AHEAD_S` before it is due, so that it can be prepared.
+"""
 
 
 async def closed_loop(
@@ -43,7 +48,7 @@ async def closed_loop(
 
     async def work(worker: int) -> None:
         scheduled_s = start_s + worker * stagger_s
-        await _sleep_until(scheduled_s)
+        await _sleep_until(scheduled_s - AHEAD_S)
         while scheduled_s <= until_s and (number := next(turns, None)) is not None:
             scheduled_s = await send(Dispatch(number, worker, scheduled_s))
 

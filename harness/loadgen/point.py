@@ -74,6 +74,7 @@ class Driven:
     started_at_s: float  # its time.time() at the start
     gave_up: tuple[Status, str] | None = None  # why nothing was measured
     stopped: bool = False  # it was told to end early
+    reader: str | None = None  # what read the sockets; see `native`
 
 
 @dataclass(kw_only=True, slots=True)
@@ -85,6 +86,7 @@ class PointResult:
     status: Status
     reason: str | None  # why it is not ok
     count_source: str | None  # where token counts come from; "mixed" when requests differ
+    reader: str | None = None  # what read the sockets: "native", or "python" and why
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,6 +173,7 @@ def conclude(
         status=status,
         reason=reason,
         count_source="mixed" if len(sources) > 1 else next(iter(sources), None),
+        reader=", ".join(sorted({part.reader for part in driven if part.reader})) or None,
     )
 
 

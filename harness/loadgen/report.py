@@ -54,6 +54,7 @@ def result_line(args: argparse.Namespace, load: PointLoad, result: PointResult) 
         "status": result.status.value,
         "reason": result.reason,
         "count_source": result.count_source,
+        "reader": result.reader,
         **m,
         **{theirs: m[ours] for theirs, ours in _ALIASES.items()},
         "input_throughput": tokens_in / duration_s if tokens_in and duration_s else None,
@@ -92,7 +93,7 @@ def summary(load: PointLoad, result: PointResult) -> Iterator[str]:
     late = f"{m['late_dispatches']} later than {load.load.late_after_ms:g} ms"
     yield f"dispatches            {_number(m['p99_dispatch_lag_ms'])} ms late at p99, {late}"
     cpu = f"{_number(m['cpu_us_per_token'])} us CPU a token, {_number(m['cpu_share'])} of a core"
-    yield f"this client           {_number(m['lag_p99_ms'])} ms late at p99, {cpu}"
+    yield f"this client           {_number(m['lag_p99_ms'])} ms late at p99, {cpu}, reader: {result.reader or '-'}"
 
 
 def _latencies(m: Measures) -> Iterator[str]:

@@ -30,6 +30,7 @@ Begin = Callable[[], Awaitable[float | None]]
 
 _REPORT_EVERY_S = 0.5
 _OBJECTS = 50_000  # made between two looks of the garbage collector
+_PREPARE_S = 100e-6  # before the start, per worker, to have its first request ready by then
 _SPARE_FILES = 64  # open files beside one connection per worker
 
 
@@ -73,12 +74,13 @@ async def _drive(
         measured = _Phase(load, client, progress, stopping)
         bodies = measured.encode(load.prompts)
         await client.connect(min(load.concurrency, len(bodies)))
-        begin_at_s = await begin() if begin else time.time()
+        ahead_s = _PREPARE_S * min(load.concurrency, len(bodies))
+        begin_at_s = await begin() if begin else time.time() + ahead_s
         if begin_at_s is None:
             return _nothing(Status.FAILED, "another load-generator process could not start")
         now_s, now_at_s = time.perf_counter(), time.time()
         start_s = max(now_s, now_s + begin_at_s - now_at_s)
-        await asyncio.sleep(start_s - now_s)
+        await asyncio.sleep(start_s - ahead_s - now_s)
         progress.start()
         with _quiet_gc():
             async with HealthMonitor() as monitor:
@@ -90,6 +92,7 @@ async def _drive(
         health=monitor.health,
         started_at_s=now_at_s + start_s - now_s,
         stopped=stopping.is_set(),
+        reader=client.reader,
     )
 
 
@@ -145,8 +148,9 @@ class _Phase:
             try:
                 await self._client.send(bodies[turn.number], exchange)
             finally:
-                self._progress.done += 1
-                self._ended.put_nowait(exchange)
+                if time.perf_counter() >= turn.scheduled_s:  # else it was given up before it was due
+                    self._progress.done += 1
+                    self._ended.put_nowait(exchange)
             return time.perf_counter()  # not its end: how long this process took to notice is no one's latency
 
         return send

@@ -1,11 +1,13 @@
 """Compile and load the kernels: `load("cpu")` and `load("cuda")`, once per source, flags and kind of CPU.
 
+So do others with C++ of their own: `load_beside` the kernels, `load_alone` without them (and without torch).
 Built modules go to `build/hisparse_kernels/` of the checkout, or to `$HISPARSE_CACHE/kernels` (default
 `~/.cache/hisparse-harness/kernels`) where the package is installed; the first build takes some 10 seconds.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -14,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,6 +50,30 @@ def load_beside(name: str, *sources: Path) -> Any:
     """
     folders = (SOURCES, *sorted({source.parent for source in sources}))
     return _load("cpu", name, (*sources, SOURCES / "run_cpu.cpp"), ["-O3", f"-I{SOURCES}"], folders)
+
+
+def load_alone(name: str, source: Path) -> ctypes.PyDLL:
+    """The library `name` of one C++ file without dependencies, for ctypes; calls keep the interpreter's lock.
+
+    It takes a second or two, where it is not in the cache. Raises BuildUnavailable.
+    """
+    command = [_compiler(), "-std=c++17", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread", "-o"]
+    try:
+        text = source.read_bytes()
+        key = hashlib.sha256(f"{platform.machine()} {_compiler_version()} {command}".encode() + text).hexdigest()[:16]
+        folder = cache_folder() / f"{name}-{key}"
+        built = folder / f"{name}.so"
+        if not built.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:  # others may be building it too
+                made = Path(scratch) / built.name
+                done = subprocess.run([*command, str(made), str(source)], capture_output=True, text=True, check=False)
+                if done.returncode:
+                    raise BuildUnavailable(_first_error(done.stdout + done.stderr, source.name))
+                made.replace(built)
+        return ctypes.PyDLL(str(built))
+    except OSError as error:
+        raise BuildUnavailable(f"{name} cannot be built or loaded: {error}") from error
 
 
 def _load(target: str, name: str, files: tuple[Path, ...], flags: list[str], folders: tuple[Path, ...]) -> Any:
@@ -177,6 +204,7 @@ def _cpu_features() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-def _first_error(output: str) -> str:
+def _first_error(output: str, what: str = "the kernels") -> str:
     lines = [line for line in output.splitlines() if re.search(r"\b(error|fatal|undefined reference)\b", line)]
-    return f"the kernels do not compile: {(lines or output.splitlines() or ['no output'])[0].strip()}"
+    verb = "do" if what.endswith("s") else "does"
+    return f"{what} {verb} not compile: {(lines or output.splitlines() or ['no output'])[0].strip()}"

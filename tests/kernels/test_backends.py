@@ -63,6 +63,23 @@ def test_a_source_that_does_not_compile_is_one_line():
         build.load("cpu", "SEEDED_BUG=this is no number")
 
 
+def test_a_library_alone_is_built_once_and_says_why_not(monkeypatch, tmp_path):
+    monkeypatch.setattr(build, "cache_folder", lambda: tmp_path)
+    source = tmp_path / "seven.cpp"
+    source.write_text('extern "C" int seven() { return 7; }')
+    assert build.load_alone("seven", source).seven() == 7
+    (built,) = tmp_path.glob("seven-*/*")  # and nothing of the build
+    made = built.stat().st_mtime_ns
+    assert build.load_alone("seven", source).seven() == 7
+    assert built.stat().st_mtime_ns == made
+    source.write_text("int seven() { return none; }")
+    with pytest.raises(build.BuildUnavailable, match=r"^seven.cpp does not compile: .*error"):
+        build.load_alone("seven", source)
+    monkeypatch.setattr(build, "cache_folder", lambda: source)  # a file
+    with pytest.raises(build.BuildUnavailable, match="eight cannot be built or loaded"):
+        build.load_alone("eight", source)
+
+
 def test_without_cuda_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(build.Path, "is_file", lambda self: False)
     with pytest.raises(build.BuildUnavailable, match="no CUDA toolkit: install nvcc"):

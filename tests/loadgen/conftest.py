@@ -12,6 +12,7 @@ from typing import Self
 import pytest
 from aiohttp import web
 
+from harness.loadgen import native
 from harness.loadgen.run import PointLoad, run_point
 from harness.schema import LoadConfig
 from workloads.prompt import Prompt, make_prompt
@@ -207,6 +208,19 @@ def run_scenario(server_class, scenario, *, requests=4, concurrency=2, output_le
             return await run_point(load), server
 
     return asyncio.run(point())
+
+
+@pytest.fixture(scope="module", params=["native", "python"])
+def reader(request):
+    """What reads the sockets, here and in child processes: for modules whose tests are to hold with both."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setenv("CXX", "no-such-compiler")
+        native._library.cache_clear()
+        if request.param == "native" and isinstance(why := native._library(), str):
+            pytest.skip(why)
+        yield request.param
+    native._library.cache_clear()
 
 
 @pytest.fixture

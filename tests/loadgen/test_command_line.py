@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import socket
@@ -16,10 +17,13 @@ import pytest
 
 from harness.loadgen.__main__ import main
 from harness.loadgen.arguments import parse
+from harness.loadgen.bench.install import write_tokenizer
 from harness.loadgen.job import load_config, point_load
 from harness.loadgen.paced.child import paced_server
 from harness.records import CLIENT_MEASURES
 from harness.schema import ArrivalKind, LoadMode
+
+pytestmark = pytest.mark.usefixtures("reader")
 
 # read from the result files of these clients by the scripts around them
 SGLANG = """\
@@ -55,7 +59,7 @@ def run(served, tmp_path, capsys):
     return command
 
 
-def test_a_run_is_one_line_that_their_scripts_can_read(run, served):
+def test_a_run_is_one_line_that_their_scripts_can_read(run, served, reader):
     served.scenario.together = range(1, 4)  # the three after the warm-up
     code, printed, lines = run(
         *SIX, "--max-concurrency", "3", "--output-details", "--goodput", "ttft:60000", "tpot:9000"
@@ -70,6 +74,7 @@ def test_a_run_is_one_line_that_their_scripts_can_read(run, served):
         72,
         30,
     )
+    assert line["reader"].startswith(reader)
     assert line["duration"] == line["duration_s"]
     assert line["mean_e2e_latency_ms"] == line["mean_e2el_ms"]
     assert line["total_throughput"] == line["total_token_throughput"] == pytest.approx(102 / line["duration"])
@@ -93,6 +98,37 @@ def test_lines_are_appended_and_another_pace_sends_other_prompts(run, served):
     assert len({truth.prompt for truth in served.truths}) == 4 * 7
     run(*SIX, "--seed", "1")
     assert len({truth.prompt for truth in served.truths}) == 5 * 7
+
+
+def test_questions_of_a_longbench_file_are_sent(run, served, tmp_path):
+    words = [f"word{number}" for number in range(200)]
+    questions = [
+        {"_id": str(number), "domain": "any", "question": f"word{number} word150", "answer": "A"}
+        | {f"choice_{letter}": f"word{number} word{place}" for place, letter in enumerate("ABCD")}
+        | {"context": " ".join(words[number:] * 3)}
+        for number in range(8)
+    ]
+    file = tmp_path / "questions.json"
+    file.write_text(json.dumps(questions))
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", words)
+    dataset = [
+        "--model",
+        "m",
+        "--dataset-name",
+        "longbench-v2",
+        "--dataset-path",
+        str(file),
+        "--tokenizer",
+        str(tokenizer),
+    ]
+    lengths = ["--max-input-len", "300", "--random-output-len", "5", "--num-prompts", "6", "--warmup-requests", "2"]
+    code, _, (line,) = run("--model", "m", *dataset, *lengths, "--max-concurrency", "3")
+    assert (code, line["completed"], line["total_input_tokens"]) == (0, 6, 6 * 300)
+    prompts = {truth.prompt for truth in served.truths}
+    assert {len(prompt) for prompt in prompts} == {300} and len(prompts) >= 6
+    number_of = {word: number for number, word in enumerate(["[UNK]", *words])}
+    asked = {(number_of[f"word{n}"], number_of["word150"]) for n in range(8)}  # no context has these pairs
+    assert all(len(asked & set(itertools.pairwise(prompt))) == 1 for prompt in prompts)
 
 
 def test_a_run_that_failed_says_so_in_its_line_and_its_status(run, served):

@@ -16,6 +16,8 @@ from harness.loadgen.paced.child import paced_server
 from harness.loadgen.run import PointLoad, run_point
 from harness.records import Status
 
+pytestmark = pytest.mark.usefixtures("reader")
+
 
 @pytest.mark.parametrize(
     ("scenario", "limits", "kind", "detail"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.loadgen.alike import Copies
-from harness.loadgen.gather import Gatherer
+from harness.loadgen.polled import PolledGatherer
 from harness.loadgen.response import Response
 from harness.loadgen.stamps import ANCILLARY_BYTES, Moment, arrival_s, ask_for_stamps
 
@@ -91,11 +91,12 @@ def test_a_stamp_is_when_it_came_however_late_it_is_read():
 )
 def test_when_arrivals_may_lie(gap_s, took_s, since_s, waits):
     async def decide():
-        gatherer = Gatherer()
+        gatherer = PolledGatherer("a test")
         gatherer.gaps_s, gatherer.last_took_s = [gap_s] * 600, took_s
-        gatherer._decide(gatherer._decided_s + since_s)
+        gatherer._decided_s -= since_s
+        assert gatherer.decide()
         gatherer.close()
-        return gatherer._wait_s
+        return gatherer.wait_s
 
     wait_s = asyncio.run(decide())
     assert (0 < wait_s < gap_s / 2) == waits

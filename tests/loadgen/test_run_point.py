@@ -12,6 +12,8 @@ from paced_process import undisturbed
 from harness.loadgen.run import PointLoad, run_point
 from harness.records import CLIENT_MEASURES, Status
 
+pytestmark = pytest.mark.usefixtures("reader")
+
 NEAR_MS = 30  # the test machine is busy: generous, and still far from what the mistakes would give
 
 

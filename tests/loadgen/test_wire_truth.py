@@ -14,6 +14,8 @@ from harness.loadgen.paced.child import paced_server
 from harness.loadgen.paced.scenarios import SCENARIOS
 from harness.records import LATENCY_MEASURES as LATENCIES
 
+pytestmark = pytest.mark.usefixtures("reader")
+
 FIRST_MS, STEP_MS, OUTPUT_LEN = 60.0, 15.0, 10  # steps that a busy test machine does not blur
 RIGHT = [name for name, scenario in SCENARIOS.items() if not scenario.expect and not scenario.hidden]
 HIDDEN = [name for name, scenario in SCENARIOS.items() if scenario.hidden]
@@ -117,7 +119,7 @@ def test_times_that_are_not_on_the_wire_are_said_to_be(base_url, endpoint, name)
 
 
 @pytest.fixture(scope="module")
-def failures(base_url):
+def failures(base_url, reader):
     """What came of two requests of every failing scenario on every endpoint, all at once: mostly they wait."""
     # longer than a busy machine takes for the answers that do come
     limits = paced_process.limits(first_token_timeout_s=8.0, idle_timeout_s=6.0)
