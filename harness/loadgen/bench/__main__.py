@@ -15,9 +15,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
+from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from harness.loadgen.bench.clients import CLIENTS, Job, Report, interpreter, run
@@ -29,8 +31,12 @@ from harness.loadgen.paced.scenarios import SCENARIOS
 
 ACCURACY = ("plain", "four_per_event", "held_text", "late_usage", "error_event")
 MORE = ("role_first", "final_usage", "bundled", "speculative", "half_characters", "closed", "too_short")
-STREAMS, SHORT, LONG = 64, 50, 500  # of the CPU time: streams, tokens of the short and of the long responses
-ROUNDS, ROUNDS_IN_FULL = 2, 5  # of the CPU time
+STREAMS, LONG = 64, 500  # of the CPU time: streams, tokens of each
+TTFT_MS, STEP_MS = 200, 20
+STEADY_S = 0.5  # after the first request
+BEFORE_STEADY = int((1e3 * STEADY_S - TTFT_MS) / STEP_MS) + 1  # tokens of each stream until then
+START_S = 120.0  # a client that sends nothing for so long has failed
+ROUNDS, ROUNDS_IN_FULL = 3, 5  # of the CPU time
 MANY = 256
 ASIDE = {"sglang-rust": "compiled: for information"}
 
@@ -74,7 +80,10 @@ class _Bench:
         self._tokenizer = write_tokenizer(scratch / "words", [f"w{number}" for number in range(1000)])
         self._runs = 0
 
-    def _run(self, name: str, url: str, concurrency: int, requests: int, output_len: int) -> Report | str:
+    def _run(
+        self, name: str, url: str, concurrency: int, requests: int, output_len: int, *, counted: bool = False
+    ) -> Report | str:
+        """counted: its CPU time is that of its steady part."""
         self._runs += 1
         job = Job(
             url=url,
@@ -85,7 +94,8 @@ class _Bench:
             tokenizer=self._tokenizer,
         )
         try:
-            return run(CLIENTS[name], interpreter(name, self._peers), job)
+            steady = partial(_wait_steady, url) if counted else lambda: None
+            return run(CLIENTS[name], interpreter(name, self._peers), job, steady)
         except (RuntimeError, subprocess.CalledProcessError) as error:
             return f"{error}"
 
@@ -100,34 +110,41 @@ class _Bench:
             return [_compare(name, f"{MANY} streams", self._run(name, url, MANY, MANY, 100), url) for name in clients]
 
     def cpu(self, clients: list[str], rounds: int) -> dict[str, float | None]:
-        """Microseconds of CPU per token at 64 streams of 50 tokens/s, of the least of `rounds` runs of each length.
+        """Microseconds of CPU per token at 64 streams of 50 tokens/s, the median of `rounds` runs in turn.
 
-        The least, because whatever else the machine does can only add to a run; to the difference of two it can do
-        anything. Clients take turns.
+        Of the time from half a second after the first request arrived to the client's end: what it needs to start
+        differs by more from run to run than all its tokens cost.
         """
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in clients}
-        with paced_server("plain", 200, 20) as url:
-            for number in range(rounds):
+        found: dict[str, list[float]] = {name: [] for name in clients}
+        with paced_server("plain", TTFT_MS, STEP_MS) as url:
+            for _ in range(rounds):
                 for name in clients:
-                    if not number:
-                        self._run(name, url, STREAMS, STREAMS, 1)  # the first start of all compiles its modules
-                    short, long = (self._run(name, url, STREAMS, STREAMS, length) for length in (SHORT, LONG))
-                    if isinstance(short, Report) and isinstance(long, Report):
-                        found[name].append((short.cpu_s, long.cpu_s))
-        tokens = STREAMS * (LONG - SHORT)
-        spent = {name: _least_difference(of) / tokens * 1e6 if of else None for name, of in found.items()}
+                    _served(url)  # those of the client before
+                    if isinstance(report := self._run(name, url, STREAMS, STREAMS, LONG, counted=True), Report):
+                        found[name].append(report.cpu_s / (STREAMS * (LONG - BEFORE_STEADY)) * 1e6)
+        spent = {name: median(of) if of else None for name, of in found.items()}
         for name, of in found.items():
             aside = f"  ({ASIDE[name]})" if name in ASIDE else ""
-            runs = " ".join(f"{short:.2f}/{long:.2f}" for short, long in of)
-            print(f"{name:12} {_show(spent[name])} us of CPU per token at {STREAMS} streams (runs, s: {runs}){aside}")
+            runs = " ".join(f"{value:.1f}" for value in of)
+            print(f"{name:12} {_show(spent[name])} us of CPU per token at {STREAMS} streams (runs: {runs}){aside}")
         if ratio := _cpu_ratio(spent):
             print(f"ours takes {ratio:.2f} of the CPU per token of the best of the others", flush=True)
         return spent
 
 
-def _least_difference(runs: list[tuple[float, float]]) -> float:
-    """Of (short, long) runs, the least long one less the least short one."""
-    return min(long for _, long in runs) - min(short for short, _ in runs)
+def _wait_steady(url: str) -> None:
+    """Until half a second after the first request."""
+    deadline_s = time.monotonic() + START_S
+    while not _served(url) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    time.sleep(STEADY_S)
+
+
+def _served(url: str) -> list[dict[str, Any]]:
+    """What requests the server has had since it was asked last."""
+    with urllib.request.urlopen(url + "/truth") as response:
+        served: list[dict[str, Any]] = json.load(response)
+    return served
 
 
 def _most_accurate(rows: list[dict[str, Any]]) -> dict[str, bool]:
@@ -158,8 +175,7 @@ def _native(peers: Path, scratch: Path) -> dict[str, Any]:
 
 def _truth(url: str, requests: int, succeed: bool) -> dict[str, float | None]:
     """Means over the last `requests` requests: clients may send some before they measure."""
-    with urllib.request.urlopen(url + "/truth") as response:
-        truths = sorted(json.load(response), key=lambda truth: truth["arrived_s"])[-requests:]
+    truths = sorted(_served(url), key=lambda truth: truth["arrived_s"])[-requests:]
     if not succeed:
         return {"ttft_ms": None, "tpot_ms": None, "e2el_ms": None, "completed": 0}
     whole = [truth for truth in truths if truth["times_s"]]

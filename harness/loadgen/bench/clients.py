@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from harness.loadgen.bench import sglang_client
 
@@ -32,7 +35,8 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """What a client said, and the CPU time of its processes. Milliseconds; None: it did not say."""
+    """What a client said, and the CPU time of its processes since it was told to count. Milliseconds; None: it did not
+    say."""
 
     ttft_ms: float | None
     tpot_ms: float | None
@@ -50,8 +54,11 @@ class Client:
     read: Callable[[Job], Report]
 
 
-def run(client: Client, python: Path, job: Job) -> Report:
-    """Run to the end and read the report. Raises RuntimeError with the client's last words."""
+def run(client: Client, python: Path, job: Job, until_steady: Callable[[], None] = lambda: None) -> Report:
+    """Run to the end and read the report. Raises RuntimeError with the client's last words.
+
+    until_steady: returns when its CPU time begins to count; called once it was started.
+    """
     job.folder.mkdir(parents=True, exist_ok=True)
     log = job.folder / "log.txt"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -68,6 +75,8 @@ def run(client: Client, python: Path, job: Job) -> Report:
             env=environment,
         )
         try:
+            until_steady()
+            before_s = _cpu_s(process.pid)
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:  # Ctrl-C, SIGTERM
             process.terminate()  # `timeout` passes it on
@@ -81,7 +90,18 @@ def run(client: Client, python: Path, job: Job) -> Report:
         raise RuntimeError(
             f"{client.name} ended with {process.returncode} and no report ({error!r}): {words}"
         ) from error
-    return replace(report, cpu_s=usage.ru_utime + usage.ru_stime)
+    return replace(report, cpu_s=usage.ru_utime + usage.ru_stime - before_s)
+
+
+def _cpu_s(pid: int) -> float:
+    """What a process, those below it and those of them that have ended have computed so far."""
+    total_s = 0.0
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in (root, *root.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                total_s += sum(process.cpu_times()[:4])  # its own and its ended children's, user and system
+    return total_s
 
 
 def _ours(python: Path, job: Job) -> list[str]:
