@@ -11,6 +11,7 @@ from sweep_process import Finished, Start, mtimes, points
 from wandb_files import stored_runs
 
 from harness.engine.footprint import Footprint
+from harness.loadgen.native import reader_here
 from harness.records import Status
 from harness.schema import from_yaml
 from harness.store import read_env, read_requests, read_row, read_rows
@@ -67,6 +68,7 @@ def test_load_generator_server_and_driver_are_processes_of_their_own(finished: F
     for point in points(finished.folder):
         env = read_env(point)
         instance, loadgen = env["instance"], env["loadgen"]
+        assert loadgen["reader"] == reader_here()
         pids = {instance["server_pid"], instance["actor"]["pid"], loadgen["actor"]["pid"], finished.run.pid}
         assert len(pids) == 4
         assert instance["actor"]["placement_group"] != loadgen["actor"]["placement_group"]
