@@ -1,7 +1,8 @@
 """When the bytes of a socket came in, by the kernel's clock (SO_TIMESTAMPNS, socket(7)).
 
 The kernel stamps a packet when it arrives, so the time holds however late the process gets to read it. Where it
-gives no stamp (another system than Linux), the time of the read stands in.
+gives no stamp (another system than Linux, or the moment it takes to begin after the machine's first socket has asked),
+the time of the read stands in.
 """
 
 from __future__ import annotations
