@@ -117,7 +117,7 @@ def test_what_comes_after_the_end_is_nobodys():
         await asyncio.sleep(0.05)
         writer.write(HEAD[:30])
 
-    for record in asyncio.run(ask(write, requests=3, pause_s=0.2)):
+    for record in asyncio.run(ask(write, requests=3, pause_s=0.6)):
         assert_whole(record)
     assert len(connections) == 3
 
@@ -129,7 +129,7 @@ def test_a_connection_that_ends_early_keeps_what_came(reset, after):
         for event in response().split(USUAL_END)[:after]:
             writer.write(event + USUAL_END)
             await asyncio.sleep(0.002)
-        await asyncio.sleep(0.1)  # a reset takes with it what was not read
+        await asyncio.sleep(0.6 if reset else 0.05)  # a reset takes with it what was not read
         if reset:
             writer.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
         writer.transport.abort() if reset else writer.close()
@@ -148,12 +148,12 @@ def test_a_silence_after_many_events_is_timed_from_the_last():
         for event in response().split(USUAL_END)[:30]:
             writer.write(event + USUAL_END)
             await asyncio.sleep(0.02)
-        await asyncio.sleep(2)
+        await asyncio.sleep(60)
 
-    (record,) = asyncio.run(ask(write, limits=paced_process.limits(idle_timeout_s=0.4)))
+    (record,) = asyncio.run(ask(write, limits=paced_process.limits(idle_timeout_s=1.5)))
     assert record.error == "timeout_idle"
     assert sum(record.chunk_tokens) == 30
-    assert record.end_s - record.chunk_times_s[-1] >= 0.39
+    assert record.end_s - record.chunk_times_s[-1] >= 1.49
 
 
 def test_a_stalled_interpreter_does_not_merge_what_comes(reader):
@@ -197,7 +197,7 @@ def test_the_gate_lets_none_go_early_and_all_at_once():
             went.append((name, time.perf_counter() - at_s))
 
         now_s = time.perf_counter()
-        waits = [wait(n, now_s + 0.05) for n in range(50)] + [wait(n, now_s + 0.02) for n in range(50, 60)]
+        waits = [wait(n, now_s + 0.8) for n in range(50)] + [wait(n, now_s + 0.4) for n in range(50, 60)]
         await asyncio.gather(*waits, wait(60, now_s))
         return went
 
