@@ -310,10 +310,11 @@ def aggregate(rows: pd.DataFrame) -> pd.DataFrame:
     ok = rows[rows["status"] == Status.OK.value]
     values = ok[["series", "concurrency", *MEASURES]].astype("float64")
     grouped = values.groupby(["series", "concurrency"])
+    mean = grouped.mean()
     parts = [
-        grouped.mean(),
-        grouped.min().add_suffix("_min"),
-        grouped.max().add_suffix("_max"),
+        mean,
+        grouped.min().clip(upper=mean).add_suffix("_min"),  # the mean of equal repeats may be off by a rounding,
+        grouped.max().clip(lower=mean).add_suffix("_max"),  # and the extremes must still enclose it
         grouped.size().rename("repeats"),
     ]
     kinds = {"series": "int64", "concurrency": rows["concurrency"].dtype}

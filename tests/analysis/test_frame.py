@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from analysis import frame
@@ -37,6 +39,21 @@ def test_repeats_become_mean_and_extremes(tmp_path: Path, synthetic: Any) -> Non
     assert (point["output_throughput_min"], point["output_throughput_max"]) == (10.0, 60.0)
     assert point["repeats"] == 3
     assert len(group.not_ok) == 1
+
+
+def test_the_extremes_of_equal_repeats_enclose_their_mean() -> None:
+    """As of a simulation; an error bar of less than nothing is refused by what draws it."""
+    values = np.random.default_rng(0).uniform(100, 1000, 200)
+    rows = [
+        {"series": 0, "concurrency": number, "status": "ok", **dict.fromkeys(frame.MEASURES, value)}
+        for number, value in enumerate(values)
+        for _ in range(3)
+    ]
+    points = frame.aggregate(pd.DataFrame(rows))
+    for measure in frame.MEASURES:
+        assert (points[f"{measure}_min"] <= points[measure]).all()
+        assert (points[measure] <= points[f"{measure}_max"]).all()
+    assert points["output_throughput"].to_numpy() == pytest.approx(values)
 
 
 def test_a_line_leaves_out_points_without_the_measure(tmp_path: Path, synthetic: Any) -> None:
