@@ -12,7 +12,6 @@ from typing import Any
 from harness.instances import Instance, InstanceError, Place, make_instance
 from harness.instances.base import meeting_point
 from harness.loadgen.loop import run_on_own_loop
-from harness.loadgen.native import reader_here
 from harness.loadgen.point import Driven, PointLoad
 from harness.loadgen.progress import Progress
 from harness.loadgen.run import drive
@@ -131,8 +130,7 @@ class LoadgenActor:
         return (now.done, now.events, now.elapsed_s) if now else (0, 0, 0.0)
 
     def describe(self) -> dict[str, Any]:
-        """For `env.json`: where it runs, and what reads its sockets (`harness.loadgen.native`)."""
-        return {"machine": own_machine(), "actor": own_process(), "reader": reader_here()}
+        return {"machine": own_machine(), "actor": own_process()}
 
     def _note(self, progress: Progress) -> None:
         self._progress = progress

@@ -176,6 +176,8 @@ class ServedCell:
     def _keep(self, point: Point, seen: Seen, end: PointEnd, share: ServerStats, env: dict[str, Any]) -> None:
         """In the thread of `WriteBehind`: everything it needs is given, since the cell goes on meanwhile."""
         result = seen.result()
+        if result.reader:  # else nothing was read
+            env = env | {"loadgen": env["loadgen"] | {"reader": result.reader}}
         row = point_row(self._cell, point, result, share)
         files = {"selections.trace": end.selection_trace} if end.selection_trace else {}
         self._recorder.keep(self._cell, point, row, result.requests, env=env, log=end.log, files=files)

@@ -14,6 +14,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import Protocol
 
+# Reads of a stream that its owner is told of at once, which costs each a fraction of one at a time: few at first, as it
+# is from their times that the gatherer learns how long it may wait; and not as many of each stream, so that streams in
+# step do not all come at once.
+FEW, MANY = 16, 128
 _LONGEST_WAIT_S = 0.008  # asyncio's timers round up to whole milliseconds
 _SHORTEST_WAIT_S = 0.001
 _OF_GAP = 1 / 3  # of the time between two events of a stream, but for the closest tenth of them

@@ -15,16 +15,12 @@ from pathlib import Path
 
 from hisparse_kernels.build import BuildUnavailable, load_alone
 
-from harness.loadgen.gather import Gatherer, Owner, Source
+from harness.loadgen.gather import FEW, MANY, Gatherer, Owner, Source
 from harness.loadgen.polled import PolledGatherer
 from harness.loadgen.stamps import STAMPED
 
 _SOURCE = Path(__file__).parent / "csrc" / "reader.cpp"
 _MOST = 256  # streams taken from between two turns of the reader's lock
-# Reads of a stream that are brought at once, which costs each a fraction of one at a time: few at first, as it is from
-# their times that the gatherer learns how long it may wait; and not as many of each, so that streams in step do not all
-# come at once.
-_FEW, _MANY = 16, 128
 
 
 def open_gatherer(*, plain: bool) -> Gatherer:
@@ -145,8 +141,8 @@ class NativeGatherer(Gatherer):
 class _NativeSource(Source):
     def __init__(self, gatherer: NativeGatherer, stream: int, owner: Owner, number: int) -> None:
         self._gatherer, self._stream, self._owner = gatherer, stream, owner
-        self._spread = number * 37 % _MANY
-        self._at_once = _FEW + self._spread % _FEW
+        self._spread = number * 37 % MANY
+        self._at_once = FEW + self._spread % FEW
         self._quiet = False
 
     def expect(self, earliest_s: float) -> None:
@@ -171,7 +167,7 @@ class _NativeSource(Source):
         if count:
             wire = ctypes.string_at(taken.wire, taken.wire_bytes)
             if count >= self._at_once:
-                self._at_once = min(2 * self._at_once, _MANY + self._spread)
+                self._at_once = min(2 * self._at_once, MANY + self._spread)
             self._owner.arrived(taken.times_s[:count], wire, taken.ends[:count])
         if state:
             self._owner.ended(None if state < 0 else OSError(state, os.strerror(state)))

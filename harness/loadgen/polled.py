@@ -9,13 +9,10 @@ from itertools import accumulate
 from typing import Any
 
 from harness.loadgen.alike import USUAL_END
-from harness.loadgen.gather import Gatherer, Owner, Source
+from harness.loadgen.gather import FEW, MANY, Gatherer, Owner, Source
 from harness.loadgen.stamps import ANCILLARY_BYTES, STAMPED, Moment, arrivals_s
 
 _READ, _MORE = 1 << 12, 1 << 16  # bytes of one read: usually, and where there were as many
-# Reads that are told of at once, which costs each a fraction of one at a time: few at first, as it is from their
-# times that the gatherer learns how long it may wait.
-_FEW, _MANY = 16, 128
 
 
 class PolledGatherer(Gatherer):
@@ -92,7 +89,7 @@ class _PolledSource(Source):
         self._receive = sock.recvmsg
         # Reads lie here until there is a reason to tell of them: of each its bytes, the kernel's stamp, the moment.
         self._lying: list[Any] = []
-        self._at_once = _FEW + sock.fileno() % _FEW  # streams in step must not all settle at once
+        self._at_once = FEW + sock.fileno() % FEW  # streams in step must not all settle at once
         self._floor_s = 0.0  # nothing arrives before this
         self._quiet = self._stopped = False
 
@@ -144,7 +141,7 @@ class _PolledSource(Source):
             return
         reads, stamps, moments = lying[::3], lying[1::3], lying[2::3]
         self._lying = []
-        self._at_once = min(2 * self._at_once, _MANY + self._sock.fileno() % _FEW)
+        self._at_once = min(2 * self._at_once, MANY + self._sock.fileno() % FEW)
         times_s = arrivals_s(moments, stamps, self._floor_s)
         self._floor_s = times_s[-1]
         self._owner.arrived(times_s, b"".join(reads), list(accumulate(map(len, reads))))

@@ -69,7 +69,7 @@ def load_alone(name: str, source: Path) -> ctypes.PyDLL:
                 made = Path(scratch) / built.name
                 done = subprocess.run([*command, str(made), str(source)], capture_output=True, text=True, check=False)
                 if done.returncode:
-                    raise BuildUnavailable(_first_error(done.stdout + done.stderr, source.name))
+                    raise BuildUnavailable(_first_error(done.stdout + done.stderr, f"{source.name} does not compile"))
                 made.replace(built)
         return ctypes.PyDLL(str(built))
     except OSError as error:
@@ -204,7 +204,6 @@ def _cpu_features() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-def _first_error(output: str, what: str = "the kernels") -> str:
+def _first_error(output: str, said: str = "the kernels do not compile") -> str:
     lines = [line for line in output.splitlines() if re.search(r"\b(error|fatal|undefined reference)\b", line)]
-    verb = "do" if what.endswith("s") else "does"
-    return f"{what} {verb} not compile: {(lines or output.splitlines() or ['no output'])[0].strip()}"
+    return f"{said}: {(lines or output.splitlines() or ['no output'])[0].strip()}"

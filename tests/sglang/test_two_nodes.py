@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -25,7 +26,11 @@ def nodes() -> Iterator[Nodes]:
         yield cluster
 
 
-def begin(home: Path, nodes: Nodes, python: str, env: dict[str, str], *model: str) -> SweepProcess:
+@contextmanager
+def sweep(
+    home: Path, nodes: Nodes, python: str, env: dict[str, str], *model: str
+) -> Iterator[tuple[SweepProcess, float]]:
+    """A sweep on the cluster, and a time (`time.time()`) before it that no process of it began at."""
     # no data-parallel attention: its ports follow from the meeting point, and two nodes of one machine would share them
     spans = (
         "engine.tensor_parallel=2",
@@ -34,7 +39,12 @@ def begin(home: Path, nodes: Nodes, python: str, env: dict[str, str], *model: st
         "load.concurrencies=[2]",
     )
     own = overrides(python, env, home / "results", "model=qwen3_tiny", *model, *spans)
-    return SweepProcess(home / "run", own, env=OURS | LOOPBACK)
+    began_s = time.time() - 1  # the kernel rounds a process's start
+    run = SweepProcess(home / "run", own, env=OURS | LOOPBACK)
+    try:
+        yield run, began_s
+    finally:
+        run.kill_all()
 
 
 def servers(since_s: float) -> list[str]:
@@ -70,14 +80,10 @@ def assert_none_left(since_s: float) -> None:
 def test_one_server_over_two_nodes(
     nodes: Nodes, sglang_python: str, cpu_env: dict[str, str], tiny_model: Path, tmp_path: Path
 ) -> None:
-    began_s = time.time() - 1  # the kernel rounds a process's start
-    run = begin(tmp_path, nodes, sglang_python, cpu_env | CORES, *shape(tiny_model))
-    try:
+    with sweep(tmp_path, nodes, sglang_python, cpu_env | CORES, *shape(tiny_model)) as (run, began_s):
         commands = until_both_ranks(run, began_s)
         assert run.end() == 0, run.said()
         assert_none_left(began_s)
-    finally:
-        run.kill_all()
     (row,) = read_rows(tmp_path / "results" / "quickstart").to_dict("records")
     assert row["status"] == "ok", row["reason"]
     assert row["total_output_tokens"] == row["num_requests"] * OUTPUT
@@ -104,13 +110,9 @@ def test_a_rank_that_cannot_start_ends_the_whole_instance_with_its_own_words(
     nodes: Nodes, sglang_python: str, cpu_env: dict[str, str], tmp_path: Path
 ) -> None:
     """The second rank has no cores to run on (see CORES); the first would wait for it for ever."""
-    began_s = time.time() - 1  # the kernel rounds a process's start
-    run = begin(tmp_path, nodes, sglang_python, cpu_env)
-    try:
+    with sweep(tmp_path, nodes, sglang_python, cpu_env) as (run, began_s):
         assert run.end() == 1, run.said()
         assert_none_left(began_s)
-    finally:
-        run.kill_all()
     (row,) = read_rows(tmp_path / "results" / "quickstart").to_dict("records")
     assert row["status"] == "failed" and "SGLANG_CPU_OMP_THREADS_BIND is not set" in row["reason"], row["reason"]
     assert "(try " not in row["reason"]  # it would fail again
@@ -121,12 +123,8 @@ def test_a_driver_killed_while_servers_start_leaves_none(
     nodes: Nodes, sglang_python: str, cpu_env: dict[str, str], tiny_model: Path, tmp_path: Path
 ) -> None:
     """Their processes are not yet at the point where they would notice: Ray's workers and `keeper` end them."""
-    began_s = time.time() - 1  # the kernel rounds a process's start
-    run = begin(tmp_path, nodes, sglang_python, cpu_env | CORES, *shape(tiny_model))
-    try:
+    with sweep(tmp_path, nodes, sglang_python, cpu_env | CORES, *shape(tiny_model)) as (run, began_s):
         until_both_ranks(run, began_s)
         run.until("a process of the server's own", lambda: [c for c in servers(began_s) if c.startswith("sglang::")])
         run.send(signal.SIGKILL)
         assert_none_left(began_s)
-    finally:
-        run.kill_all()
